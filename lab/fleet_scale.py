@@ -98,10 +98,10 @@ def main() -> None:
         print(f"from rows: {written} rows in {writing:.1f} s, {written / writing:.0f} rows/s")
         files = [path.stat().st_size for path in big.rglob("*.parquet")]
         print(f"size: {sum(files) / 1e6:.0f} MB in {len(files)} files, {sum(files) / written:.1f} bytes a row")
-        seconds, _ = timed(lambda: store.opened(big).close())
+        seconds, _ = timed(lambda: store.answered(big, lambda connection: connection.close()))
         print(f"opening: {seconds:.2f} s")
         for what, sql in QUERIES.items():
-            times = [timed(lambda sql=sql: list(store.query(big, sql).rows))[0] for _ in range(3)]
+            times = [timed(lambda sql=sql: list(store.query(big, sql)[1]))[0] for _ in range(3)]
             print(f"{what}: {statistics.median(times):.2f} s (first {times[0]:.2f} s), with opening")
 
 

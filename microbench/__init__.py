@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from microbench.core.version import __version__
 
 __all__ = [
-    "ComparedFigure", "ComparedRuns", "Copies", "DeviceAbsentError", "DiagnosedTraces", "Event", "Finding", "HostWork",
-    "Kernels", "MicrobenchError", "PredictedStep", "Problem", "RecordedRun", "Recording", "ResultNotWrittenError",
-    "Row", "Rows", "RunUnreadableError", "Sheet", "Tables", "UsageError", "Wait", "Workload", "__version__", "compare",
-    "diagnose", "graphed", "load", "measure", "predict", "run", "watch",
+    "ComparedFigure", "ComparedRuns", "Copies", "Counts", "DeviceAbsentError", "DiagnosedTraces", "Event", "Finding",
+    "HostWork", "Kernels", "MicrobenchError", "PredictedStep", "Problem", "RecordedRun", "Recording",
+    "ResultNotWrittenError", "Row", "Rows", "RunUnreadableError", "Sheet", "Tables", "UsageError", "Wait", "Workload",
+    "__version__", "compare", "counts", "diagnose", "graphed", "lightning_callback", "load", "measure", "predict",
+    "run", "trace_handler", "trainer_callback", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -31,9 +32,23 @@ if TYPE_CHECKING:
         RunUnreadableError,
         UsageError,
     )
+    from microbench.diagnosis.counts import Counts
     from microbench.library.recordings import Recording, Tables
     from microbench.library.results import Problem, RecordedRun, Row, Rows, Sheet
-    from microbench.library.surface import compare, diagnose, graphed, load, measure, predict, run, watch
+    from microbench.library.surface import (
+        compare,
+        counts,
+        diagnose,
+        graphed,
+        lightning_callback,
+        load,
+        measure,
+        predict,
+        run,
+        trace_handler,
+        trainer_callback,
+        watch,
+    )
     from microbench.library.verdicts import ComparedFigure, ComparedRuns, DiagnosedTraces, PredictedStep
     from microbench.model.workload import Copies, Event, HostWork, Kernels, Wait, Workload
 
@@ -43,9 +58,13 @@ _PLACES = {
     "core.errors": (
         "DeviceAbsentError", "MicrobenchError", "ResultNotWrittenError", "RunUnreadableError", "UsageError",
     ),
+    "diagnosis.counts": ("Counts",),
     "library.recordings": ("Recording", "Tables"),
     "library.results": ("Problem", "RecordedRun", "Row", "Rows", "Sheet"),
-    "library.surface": ("compare", "diagnose", "graphed", "load", "measure", "predict", "run", "watch"),
+    "library.surface": (
+        "compare", "counts", "diagnose", "graphed", "lightning_callback", "load", "measure", "predict", "run",
+        "trace_handler", "trainer_callback", "watch",
+    ),
     "library.verdicts": ("ComparedFigure", "ComparedRuns", "DiagnosedTraces", "PredictedStep"),
     "model.workload": ("Copies", "Event", "HostWork", "Kernels", "Wait", "Workload"),
 }  # fmt: skip

@@ -9,9 +9,7 @@ import sys
 INTERRUPTED = 130  # ExitCode.INTERRUPTED, whose import takes long enough to be interrupted
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CALLER_IGNORES = "microbench_caller_ignores"  # the option -X with the signals that the caller ignores
-CALLER_BLOCKS = (
-    "microbench_caller_blocks"  # and that with those which it blocks, where scripts/microbench has lost them
-)
+CALLER_BLOCKS = "microbench_caller_blocks"  # and that of scripts/microbench with those which the caller blocks
 PYTHON_IGNORES = 1 << 12 | 1 << 24  # SIGPIPE and SIGXFSZ
 # These hand on what they ignore, and ignore neither by themselves.
 HAND_ON = ("sh", "bash", "dash", "zsh", "ksh", "busybox", "systemd", "timeout", "xargs", "find", "make")

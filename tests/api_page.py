@@ -11,7 +11,7 @@ import microbench
 from microbench.analysis import evidence, stats
 from microbench.comparison import compare
 from microbench.core import model
-from microbench.diagnosis import diagnosis
+from microbench.diagnosis import counts, diagnosis
 from microbench.library import surface
 from microbench.library.results import Drawn
 from microbench.model import workload
@@ -20,10 +20,11 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 LONGEST_SIGNATURE = 100
 # Every public name in the order of the page; a test reports missing ones.
 SECTIONS = {
-    "Functions": ("run", "measure", "graphed", "load", "compare", "predict", "diagnose", "watch"),
+    "Functions": ("run", "measure", "graphed", "load", "compare", "predict", "diagnose", "watch", "counts"),
+    "Inside of a training run": ("trace_handler", "lightning_callback", "trainer_callback"),
     "Runs and their rows": ("RecordedRun", "Rows", "Row", "Problem", "Finding", "Sheet"),
     "Answers": ("ComparedRuns", "ComparedFigure", "PredictedStep", "DiagnosedTraces"),
-    "Recordings of this process": ("Recording", "Tables"),
+    "Recordings of this process": ("Recording", "Tables", "Counts"),
     "A step of work": ("Workload", "Kernels", "Copies", "Wait", "HostWork", "Event"),
     "Errors": ("MicrobenchError", "UsageError", "DeviceAbsentError", "RunUnreadableError", "ResultNotWrittenError"),
 }
@@ -31,7 +32,7 @@ SECTIONS = {
 ALIASES = {
     "Value": surface.Value, "Param": model.Param, "Part": workload.Part, "Severity": evidence.Severity,
     "Trust": stats.Trust, "Verdict": compare.Verdict, "Bound": diagnosis.Bound, "Direction": workload.Direction,
-    "HostMemory": workload.HostMemory,
+    "HostMemory": workload.HostMemory, "Number": counts.Number,
 }  # fmt: skip
 BEGIN = """# The Python library
 

@@ -1,5 +1,6 @@
 """What all tests share: GPU and slow tests only on demand, and user data outside the home folder."""
 
+import gc
 import os
 import re
 import signal
@@ -29,6 +30,7 @@ def all_tests(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.set_threshold(100_000, 20, 100)  # looking through all that is remembered takes a tenth of the time
     settings.register_profile("all", deadline=None)
     settings.register_profile("few", deadline=None, max_examples=15)
     settings.load_profile("all" if all_tests(config) else "few")
@@ -60,25 +62,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 Result = TypeVar("Result")
 REMEMBERED = 64
+RECORDED = tuple((Path(__file__).parent / "data").glob("*.json.xz"))
 
 
 def remember_runs() -> None:
-    """Each process of tests reads a bundled run once, computes the rows and the report of a run once, and makes the
-    commands once."""
-    bundled = set(store.bundled().values())
-    store.read = once_for(bundled, store.read)
+    """Each process of tests reads a bundled or recorded run once, computes the rows and the report of a run once, and
+    makes the commands once."""
+    store.read = once_for({*store.bundled().values(), *RECORDED}, store.read)
     stats.rows = remembered(stats.rows)
-    # Imported only now, so that modules that import rows by name get the remembered function.
+    # Imported only now, so that modules that import a remembered function by name get it.
+    from microbench.analysis import evidence
+
+    evidence.evidence_by_device = remembered(evidence.evidence_by_device)
     from microbench.report.sheets import view
 
-    assert view.rows is stats.rows
+    assert (view.rows, view.evidence_by_device) == (stats.rows, evidence.evidence_by_device)
     view.build = remembered(view.build)
     testing._get_command = cache(testing._get_command)
 
 
-def once_for(bundled: set[Path], read: Callable[..., Run]) -> Callable[..., Run]:
-    read_bundled = cache(read)
-    return lambda path, **how: read_bundled(path) if path in bundled and not how else read(path, **how)
+def once_for(kept: set[Path], read: Callable[..., Run]) -> Callable[..., Run]:
+    read_kept = cache(read)
+    return lambda path, **how: read_kept(path) if path in kept and not how else read(path, **how)
 
 
 def remembered(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from microbench.capture.handover import change, why_not_applied
+from microbench.capture.handover import change, change_parts, why_not_applied
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 from played_graphs import PlayedGraph, played  # noqa: E402, F401
@@ -116,6 +116,63 @@ def test_a_value_that_the_module_names_is_looked_at(tmp_path: Path) -> None:
     made = change(file, "step", report.also)
     assert made is not None
     assert "+@graphed(also=lambda: (config.inner.scale,))\n" in made.diff
+
+
+STAYS = """
+import torch
+history = []
+weight = torch.randn(8, 8)
+config = {"scale": 2.0}
+def step(x, rounds=2):
+    y = x @ weight
+    for _ in range(rounds):
+        y = torch.relu(y) @ weight * config["scale"]
+    # what comes in between
+    total = y.sum()
+    if total.item() > 1e9:
+        return y
+    y = [each * 2 for each in (y, y + 1)]
+    y = torch.sin(y[0] + y[1]) * total
+    history.append(y.mean().item())
+    out = y.cos().exp()
+    out += rounds
+    return out.sum() + out.mean() * 3, y
+"""
+
+
+@pytest.mark.parametrize(
+    ("instead", "why"),
+    [
+        (("", ""), ""),
+        (("out += rounds", "out += len(history)"), "frozen|something else|replayed"),
+        (("y.mean().item())", 'y.mean().item()); config["scale"] += 1'), "the host|replayed|frozen"),
+    ],
+)
+def test_parts_between_calls_that_stay_are_graphs(tmp_path: Path, instead: tuple[str, str], why: str) -> None:
+    from microbench.capture import making
+    from microbench.capture.proof import Parted, unparted
+    from microbench.experiments.own.loading import load
+
+    file = tmp_path / f"stays{abs(hash(instead))}.py"
+    file.write_text(STAYS.replace(*instead))
+    report = examined(load(f"{file}::step"), torch.randn(4, 8))
+    assert [one.at for one in report.blockers] == [12, 16]
+    made = change_parts(file, "step", {one.at for one in report.blockers}, report.operations)
+    assert made is not None
+    assert made.parts == ("_step_part1", "_step_part2", "_step_part3")
+    changed = tmp_path / "changed" / file.name.replace("stays", "parted")
+    changed.parent.mkdir()
+    changed.write_text(made.text)
+    (changed.parent / "cuda_graph.py").write_text(made.helper)
+    function = load(f"{changed}::step")
+    eager = unparted(function, file.read_text(), "step")
+    again = making.Report()
+    making.examine(
+        eager, ((torch.randn(4, 8),), {}), [], again, lambda stage: None, lambda: Parted(function, made.parts), False
+    )
+    assert again.proved == (not why), graph_traps.said(again)
+    assert re.search(why, again.why)
+    assert why or (again.exact and again.counts["replays"] >= 20)
 
 
 def test_a_graphed_function_counts_and_falls_back() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -58,8 +59,17 @@ def test_the_tests_that_the_security_policy_names_exist() -> None:
     assert all(f"def {name}(" in "".join(tests.values()) for name in named)
 
 
-def test_readme_opens_with_the_two_commands() -> None:
-    first, second, *_ = (line for line in README.read_text().splitlines() if line.startswith("$ "))
+def test_readme_opens_with_a_story_and_installs_by_two_commands() -> None:
+    lines = README.read_text().splitlines()
+    assert [line.split()[1:3] for line in lines[:20] if line.startswith("$ ")] == [
+        ["python", "decode.py"], ["microbench", "diagnose"], ["python", "decode.py"],
+    ]  # fmt: skip
+    assert any(line.startswith("![") for line in lines[:20])
+    story = (README.parent / "docs" / "example" / "README.md").read_text()
+    outputs = [line for line in lines[:14] if "ms a token" in line]
+    assert len(outputs) == 2
+    assert all(line in story for line in outputs)
+    first, second, *_ = (line for line in lines[20:] if line.startswith("$ "))
     assert first.startswith("$ ./scripts/microbench run")
     assert second.startswith("$ ./scripts/test")
 
@@ -343,3 +353,22 @@ def test_a_dataclass_of_options_stands_for_each_of_them() -> None:
     assert arguments({"name": "box", "width": 3, "labels": [], "on": None}) == {
         "name": "box", "sizes": Sizes(), "on": ("today",)
     }  # fmt: skip
+
+
+def test_everything_goes_through_a_pager_that_begins_with_an_index(tmp_path: Path) -> None:
+    """The numbers are those of the lines at which the parts begin, which `less` goes to."""
+    pager = tmp_path / "less"
+    pager.write_text(f"#!/bin/sh\nexec cat > {tmp_path}/paged\n")
+    pager.chmod(0o755)
+    ours, theirs = pty.openpty()
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "COLUMNS": "100", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "microbench", "show", "nvidia-h200-x2", "--all"]
+    assert subprocess.run(command, stdout=theirs, env=variables, check=False).returncode == 0
+    os.close(theirs)
+    os.close(ours)
+    lines = (tmp_path / "paged").read_text(encoding="utf-8").splitlines()
+    index = [re.fullmatch(r" *(\d+)g  (.+)", line) for line in lines[1 : lines.index("")]]
+    assert index
+    for found in index:
+        assert found is not None
+        assert lines[int(found[1]) - 1].startswith(found[2])

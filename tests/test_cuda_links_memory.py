@@ -160,7 +160,7 @@ def test_managed_memory_moves(gpu: Gpu, way: ManagedWay, size_bytes: int) -> Non
 def test_wrong_managed_memory_and_a_missing_prefetch_are_noticed(gpu: Gpu, case: Case, way: ManagedWay) -> None:
     moving = managed_memory(gpu, way, MIB)
     moving.take_ns()
-    Patterns(case).poison(moving._pages.address + MIB // 2, 4, 1)
+    Patterns(case).poison(moving._pages + MIB // 2, 4, 1)
     with pytest.raises(MeasurementError, match="managed memory: byte 524288 of"):
         moving.check()
     if way.startswith("prefetch"):

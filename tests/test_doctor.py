@@ -18,7 +18,7 @@ AROUND = doctor.Surroundings(
     counters={QUIET_GPU.uuid: "exact"},
 )  # fmt: skip
 GPU = msgspec.structs.replace(QUIET_GPU, compute_capability=(9, 0), link=LinkInfo(max_payload_bytes=256))
-PACKAGES = {"cuda-bindings": "13.0.3", "nvidia-cuda-nvrtc": "13.0.88", "nvidia-ml-py": "13.580"}
+PACKAGES = {"cuda-bindings": "13.0.3", "numba": "0.68.1", "nvidia-cuda-nvrtc": "13.0.88", "nvidia-ml-py": "13.580"}
 
 
 def environment(facts: dict[str, Any] | None = None, **fields: Any) -> Environment:

@@ -37,7 +37,7 @@ def test_no_file_imports_a_file_of_link_findings() -> None:
     folder = Path(links.link_facts.__code__.co_filename).parent
     paths = [path for path in folder.rglob("*.py") if path.stem not in ("rules", "answer")]  # they collect findings
     sources = {path.stem: path.read_text(encoding="utf-8") for path in paths}
-    words = [name for name, text in sources.items() if name.startswith("link_") and "Finding(" in text]
+    words = [name for name, text in sources.items() if name.startswith("link_") and re.search(r"Finding\(|@rule", text)]
     assert words
     imported = r"explain\.{0} import|explain import [^\n]*\b{0}\b"
     wrong = [(name, word) for name, text in sources.items() for word in words if re.search(imported.format(word), text)]

@@ -159,10 +159,10 @@ def test_every_rule_is_listed() -> None:
 
 
 def rules(tree: ast.AST) -> set[str]:
-    """Every literal ``rule`` that a Finding is made with."""
+    """Every literal name of a rule that a Finding is made with, or that a rule is declared with."""
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Finding", "note_or_advice")):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("Finding", "said", "rule"):
             values = [keyword.value for keyword in node.keywords if keyword.arg == "rule"] or node.args[:1]
             for value in values:
                 names |= {

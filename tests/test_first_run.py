@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,8 @@ from command_line import call
 
 import microbench
 from microbench.archive import schema, store
+from microbench.cli.check import NEEDED
+from microbench.cli.options import Checked
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
@@ -117,18 +120,27 @@ def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path:
     assert "microbench run gemm_throughput measures what it needs" in none.stderr
 
 
+@cache
+def measured(rate: float) -> session.RunResult:
+    """What `check link` measures where the link has that rate."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(COSTS_VARIABLE, f'{{"link_bytes_per_s": {rate}}}')
+        return execute(RunRequest(NEEDED[Checked.LINK], "quick", device="fake"))
+
+
 def checked(rates: list[float], monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, str, int]:
     """What `check link` ends with and says, where the link has these rates in turn, and how often it ran."""
-    left, real = iter(rates), session.execute
+    runs: list[session.RunResult] = []
 
     def execute_at(request: RunRequest, listener: Listener) -> session.RunResult:
-        monkeypatch.setenv(COSTS_VARIABLE, f'{{"link_bytes_per_s": {next(left)}}}')
-        return real(request, listener)
+        assert request.into == (str(runs[-1].path) if runs else None), "they are added to one run"
+        runs.append(measured(rates[len(runs)]))
+        return runs[-1]
 
     with monkeypatch.context() as patched:
         patched.setattr(session, "execute", execute_at)
         result = call("check", "link", "--device", "fake", *more, COLUMNS="200")
-    return result.exit_code, result.stdout, len(rates) - len(list(left))
+    return result.exit_code, result.stdout, len(runs)
 
 
 # 95.0, 90.5, 89.0 and 44 % of its ceiling; healthy begins at 90 %.
@@ -217,7 +229,6 @@ def test_a_report_that_nobody_reads_leaves_the_exit_code_of_the_run(options: str
 import dataclasses, sys
 from microbench.cli.app import main
 from microbench.session import session
-from microbench.session.events import Listener
 execute = session.execute
 session.execute = lambda *arguments: dataclasses.replace(execute(*arguments), exit_code=1)
 main()

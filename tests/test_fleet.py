@@ -62,9 +62,10 @@ def test_a_campaign_that_cannot_be_read_or_written_says_why(tmp_path: Path) -> N
 
 
 def test_names_of_nodes_are_safe_as_names_of_files() -> None:
-    assert Task("node-1.example", "GPU-12ab").file_name == "node-1_example_GPU-12ab.json.xz"
-    assert Task("../../etc/passwd").file_name == "etc_passwd.json.xz"
-    assert len(Task("n" * 500).file_name) < 100
+    assert Task("node-1.example", "GPU-12ab").file_name(1) == "node-1_example_GPU-12ab.json.xz"
+    assert Task("../../etc/passwd").file_name(2) == "etc_passwd-2.json.xz"
+    assert Task("...").file_name(1) == "node.json.xz"
+    assert len(Task("n" * 500).file_name(99)) < 100
 
 
 def test_labels_come_from_options_and_files(tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def described(name: str, machine: str = "", gpus: tuple[str, ...] = (), **more: 
     }  # fmt: skip
 
 
-OK = {"status": "ok", "reason": "", "run": b"bytes", "seconds": 1.0}
+OK = {"status": "ok", "reason": "", "run": lzma.compress(small_run()), "seconds": 1.0}
 
 
 def carried_out(client: Client, campaign: Campaign, folder: Path, **how: Any) -> dict[str, Task]:
@@ -257,7 +258,7 @@ def test_each_gpu_gets_a_run_and_a_machine_one_at_a_time(tmp_path: Path) -> None
     assert tasks["c"].reason == "no driver"
     assert tasks["a GPU-1"].labels == {"room": "1", "rack": "r1"}
     assert tasks["b GPU-3"].labels == {"room": "1", "rack": "r0"}
-    assert (tmp_path / tasks["a GPU-1"].run).read_bytes() == b"bytes"
+    assert (tmp_path / tasks["a GPU-1"].run).read_bytes() == OK["run"]
 
 
 def test_the_options_reach_the_run(tmp_path: Path) -> None:
@@ -316,6 +317,113 @@ def test_what_a_node_raises_or_never_answers_is_recorded(tmp_path: Path, monkeyp
     assert [tasks[f"b GPU-b{n}"].reason for n in (1, 2)] == ["RuntimeError: boom \\x1b[31m"] * 2
     assert tasks["c GPU-c1"].status == "died"
     assert (tasks["c GPU-c2"].status, tasks["c GPU-c2"].reason) == ("died", "the worker was lost before it began")
+
+
+ODD: list[Any] = [
+    [], {}, "text", 3, OK | {"seconds": "long"}, OK | {"seconds": float("nan")}, OK | {"seconds": float("inf")},
+    OK | {"seconds": -1.0}, OK | {"status": "fabulous"}, OK | {"status": "waiting"}, OK | {"reason": "\ud800"},
+    OK | {"reason": None}, OK | {"run": b""}, OK | {"run": "text"}, OK | {"run": None}, OK | {"run": os.urandom(500)},
+    OK | {"run": lzma.compress(b"{}")}, OK | {"run": OK["run"][:-9]}, OK | {"run": object()},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", ODD)
+def test_a_task_whose_answer_is_damaged_failed_and_the_others_go_on(values: Any, tmp_path: Path) -> None:
+    client = Client(
+        {f"tcp://{name}:1": described(name, gpus=("GPU",)) for name in "ab"},
+        lambda address, order: values if address == "tcp://a:1" else OK,
+    )
+    tasks = carried_out(client, campaign_of(), tmp_path)
+    assert {name: task.status for name, task in tasks.items()} == {"a GPU": "failed", "b GPU": "ok"}
+    assert tasks["a GPU"].reason
+    assert not tasks["a GPU"].run
+    assert records.read_folder(tmp_path).tasks == list(tasks.values())
+
+
+@pytest.mark.parametrize("changes", [
+    {"node": "\ud800"}, {"node": ""}, {"node": 3}, {"node": "n" * 256}, {"machine": None}, {"gpus": 3}, {"gpus": [""]},
+    {"versions": []}, {"versions": {"microbench": None}}, {"no_gpu": 3}, {"worker": 3},
+])  # fmt: skip
+def test_a_node_whose_description_is_damaged_is_named(changes: dict[str, Any], tmp_path: Path) -> None:
+    workers = {"tcp://10.0.0.1:1": described("a", gpus=("GPU",)) | changes, "tcp://b:1": described("b", gpus=("GPU",))}
+    tasks = carried_out(Client(workers, lambda address, order: OK), campaign_of(), tmp_path)
+    assert {name: task.status for name, task in tasks.items()} == {"10.0.0.1": "failed", "b GPU": "ok"}
+    assert "damaged, or of another version" in tasks["10.0.0.1"].reason
+    assert records.read_folder(tmp_path).tasks == list(tasks.values())
+
+
+def test_a_run_in_which_nothing_is_ok_is_kept_and_failed(tmp_path: Path) -> None:
+    run = lzma.compress(schema.encode(msgspec.structs.replace(make_run(), outcomes=(failed(),))))
+    client = Client({"tcp://a:1": described("a", gpus=("GPU",))}, lambda address, order: OK | {"run": run})
+    task = carried_out(client, campaign_of(), tmp_path)["a GPU"]
+    assert (task.status, task.reason, task.run) == (
+        "failed", "no case of the run that came back is ok", "a_GPU.json.xz"
+    )  # fmt: skip
+
+
+def test_a_run_that_came_back_damaged_beside_a_failure_is_said(tmp_path: Path) -> None:
+    client = Client(
+        {"tcp://a:1": described("a", gpus=("GPU",))},
+        lambda address, order: OK | {"status": "hung", "reason": "ended", "run": b"x"},
+    )
+    task = carried_out(client, campaign_of(), tmp_path)["a GPU"]
+    assert (task.status, task.run) == ("hung", "")
+    assert task.reason.startswith("ended; the run that came back cannot be read as a run")
+
+
+def test_what_cannot_be_unpickled_here_is_a_failure(tmp_path: Path) -> None:
+    class Odd(RuntimeError):
+        def __str__(self) -> str:
+            raise KeyError
+
+    class Worker(Client):
+        def submit(self, *given: Any, **how: Any) -> Any:
+            future = super().submit(*given, **how)
+            if how["workers"] == ["tcp://b:1"]:
+                future.result = lambda timeout: [][1]
+            return future
+
+    def answer(address: str, order: dict[str, Any]) -> dict[str, Any]:
+        if address == "tcp://a:1":
+            raise Odd
+        return OK
+
+    workers = {f"tcp://{name}:1": described(name, gpus=("GPU",)) for name in "abc"}
+    tasks = carried_out(Worker(workers, answer), campaign_of(), tmp_path)
+    assert {name: task.status for name, task in tasks.items()} == {"a GPU": "failed", "b": "failed", "c GPU": "ok"}
+    assert "Odd" in tasks["a GPU"].reason
+    assert "IndexError" in tasks["b"].reason
+
+
+def test_runs_of_nodes_with_similar_names_have_files_of_their_own(tmp_path: Path) -> None:
+    workers = {f"tcp://a:{place}": described(name, gpus=("G",)) for place, name in enumerate(["n.1", "n_1", "n 1"])}
+    tasks = carried_out(Client(workers, lambda address, order: OK), campaign_of(), tmp_path)
+    assert sorted(task.run for task in tasks.values()) == ["n_1_G-2.json.xz", "n_1_G-3.json.xz", "n_1_G.json.xz"]
+    assert all((tmp_path / task.run).read_bytes() == OK["run"] for task in tasks.values())
+
+
+def test_every_machine_of_one_name_and_every_gpu_that_any_worker_sees_is_measured(tmp_path: Path) -> None:
+    workers = {f"tcp://a:{n}": described("n", f"machine-{n}", gpus=(f"G{n}",)) for n in range(4)}
+    workers |= {f"tcp://b:{n}": described("m", "m", gpus=(f"G{n}", "G0")) for n in range(4)}
+    client = Client(workers, lambda address, order: OK)
+    tasks = carried_out(client, campaign_of(), tmp_path)
+    assert len({task.node for task in tasks.values()}) == 5
+    assert sorted(task.gpu for task in tasks.values()) == sorted(2 * [f"G{n}" for n in range(4)])
+    assert all(task.status == "ok" for task in tasks.values())
+    gpus = {address: described["gpus"] for address, described in workers.items()}
+    assert all(task.split()[1] in gpus[address] for address, task in client.sent)
+
+
+def test_a_gpu_whose_only_worker_is_lost_is_given_up_while_others_of_its_machine_go_on(tmp_path: Path) -> None:
+    def answer(address: str, order: dict[str, Any]) -> dict[str, Any]:
+        client.workers.pop("tcp://a:2", None)
+        return OK
+
+    client = Client({f"tcp://a:{n}": described("a", "a", gpus=(f"G{n}",)) for n in (1, 2)}, answer)
+    tasks = carried_out(client, campaign_of(), tmp_path)
+    assert sorted((task.gpu, task.status) for task in tasks.values()) in (
+        [("G1", "ok"), ("G2", "ok")], [("G1", "ok"), ("G2", "died")],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("machine", ["a", "b"])
@@ -437,7 +545,7 @@ def test_without_dask_the_command_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "distributed", None)
     result = call("fleet", "run", "host", "--local", "1", "--store", str(tmp_path))
     assert result.exit_code == ExitCode.USAGE
-    assert "pip install 'cuda-microbench[fleet]'" in result.stderr
+    assert "pip install '.[fleet]'" in result.stderr
 
 
 @pytest.fixture

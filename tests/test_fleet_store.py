@@ -3,6 +3,11 @@
 import csv
 import io
 import json
+import os
+import random
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,13 +18,15 @@ from make_run import make_run
 from microbench.analysis.stats import rows
 from microbench.archive import schema
 from microbench.archive import store as runs_store
-from microbench.core.errors import UsageError
+from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import MemoryErrors, Run
 from microbench.fleet import campaign as campaigns
 from microbench.fleet.records import Source, records
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
+
+from pyarrow import parquet
 
 from microbench.fleet import store  # needs both packages to do anything
 
@@ -102,6 +109,81 @@ def test_files_of_a_batch_that_was_cut_short_are_ignored(held: Path) -> None:
         (path.parent / "99-cut.parquet").write_bytes(path.read_bytes())
     (last.parent / "99-cut.parquet").unlink()
     assert answer(held, "SELECT count(*) FROM rows") == before
+
+
+def shortened(path: Path) -> None:
+    table = parquet.read_table(path, partitioning=None)
+    parquet.write_table(table.drop_columns([table.column_names[-1]]), path)
+
+
+def fewer(path: Path) -> None:
+    table = parquet.read_table(path, partitioning=None)
+    parquet.write_table(table.slice(1), path)
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (Path.unlink, "is missing|tells of"),
+    "empty": (lambda path: path.write_bytes(b""), "cannot be read"),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-40]), "cannot be read"),
+    "random": (lambda path: path.write_bytes(random.Random(1).randbytes(4000)), "cannot be read"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "cannot be read"),
+    "a pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "cannot be read"),
+    "a column less": (shortened, "lacks the column"),
+    "a row less": (fewer, "tells of"),
+    "pages": (flipped, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("table", ["runs", "nodes", "findings", "rows"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_named_and_the_rest_goes_on(held: Path, tmp_path: Path, damage: str, table: str) -> None:
+    if damage == "a row less" and table != "rows":
+        pytest.skip("a batch may have any number of nodes and findings")
+    store.add_all(held, [Source(written(tmp_path, "run-3"), "c2", "n3", {"rack": "r3"})])
+    path = sorted(held.glob(f"{table}/campaign=c1/**/*.parquet"))[-1]
+    change, words = DAMAGES[damage]
+    change(path)
+    everything = "SELECT r.*, n.*, f.*, s.* FROM rows r, nodes n, findings f, runs s LIMIT 1"
+    _, _, left_out = store.query(held, everything)
+    assert len(left_out) == 1
+    assert re.search(words, left_out[0])
+    assert path.name in left_out[0]
+    if damage == "pages" and table != "runs":  # found only by what reads them
+        assert call("fleet", "report", "--store", str(held)).exit_code == 0
+        return
+    assert answer(held, f"SELECT * FROM {table} WHERE campaign = 'c1'") == []
+    assert answer(held, "SELECT run FROM runs") == [("run-3",)]
+    for arguments in (("report",), ("trend",), ("query", "SELECT count(*) FROM rows")):
+        shown = call("fleet", *arguments, "--store", str(held), COLUMNS="1000")
+        assert shown.exit_code == 0
+        assert path.name in shown.output
+    again = [Source(tmp_path / f"run-{n}.json", "c1", f"n{n}", {}) for n in (1, 2)]
+    assert store.add_all(held, again).runs == 2
+
+
+def test_a_store_of_damaged_files_alone_says_so(held: Path) -> None:
+    for path in held.glob("runs/*/*.parquet"):
+        path.write_bytes(b"")
+    for command in ("report", "trend"):
+        ended = call("fleet", command, "--store", str(held))
+        assert ended.exit_code == ExitCode.USAGE
+        assert "cannot be read" in ended.stderr
+
+
+def test_times_with_a_zone_need_no_other_package(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)
+    (row,) = answer(held, "SELECT TIMESTAMPTZ '2026-01-01 12:00:00+00' AS a, 7, [TIMESTAMPTZ '2026-01-01 12:00:00+00']")
+    assert [str(row[0])[:4], row[1], str(row[2])[:6]] == ["2026", 7, "['2026"]
+    shown = call(
+        "fleet", "query", "SELECT now() AS moment, run FROM runs ORDER BY run DESC", "--json", "--store", str(held)
+    )
+    assert [json.loads(line)["run"] for line in shown.stdout.splitlines()] == ["run-2", "run-1"]
 
 
 def test_an_unreadable_file_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from snapshots import same
 
-from microbench.capture.handover import change, why_not_applied
-from microbench.capture.making import Made, Report, Stop, Times
+from microbench.capture.handover import change, change_parts, why_not_applied
+from microbench.capture.making import Asked, Made, Report, Stop, Times
 from microbench.core.errors import UsageError
+from microbench.library import graphs
 from microbench.library.graphs import make_graph, write_change
 
 
@@ -58,6 +59,36 @@ def step(x):
 '''
 
 
+STAYS = """import torch
+
+
+def step(x, k=[1]):
+    y = x * 2 + k[0]
+    if y.sum() > 1:
+        return y
+    y += 1
+    z = [n + y for n in k]
+    return z, y
+"""
+PARTED = """import torch
+from cuda_graph import graphed
+
+
+@graphed(also=lambda: (k,))
+def _step_part1(k, y):
+    y += 1
+    z = [n + y for n in k]
+    return z, y
+
+
+def step(x, k=[1]):
+    y = x * 2 + k[0]
+    if y.sum() > 1:
+        return y
+    return _step_part1(k, y)
+"""
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_the_command_says(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from microbench.report.sheets import graph
@@ -71,14 +102,62 @@ def test_what_the_command_says(width: int, tmp_path: Path, monkeypatch: pytest.M
         Made("train.py::step", different(), None, None), Made("train.py::step", hung(), None, None),
         Made("train.py::step", proved(), made, different()),
     ]  # fmt: skip
+    parts = change_parts(tmp_path / "train.py", "step", {2}, {12: 9})
+    assert parts is not None
+    cases += [Made("train.py::step", blocked(), parts, one) for one in (proved(), different())]
+    slower = proved()
+    slower.ratio, slower.memory_bytes = (0.98, 0.95, 1.01), 900 << 20
+    along = {"batch=1": proved(), "batch=64": slower, "batch=4096": blocked()}
     drawn = []
-    for one in cases:
+    for number, one in enumerate(cases):
         console = terminal.open_console()
         with console.capture() as captured:
-            terminal.draw(graph.screen(one), console)
+            terminal.draw(graph.screen(one, {} if number else along), console)
         drawn.append(captured.get())
     same(f"graph-{width}", "\n".join(drawn))
-    assert [one.proved for one in cases] == [True, False, False, False, False]
+    assert [one.proved for one in cases] == [True, False, False, False, False, True, False]
+
+
+def test_calls_that_stay_split_the_function_and_the_parts_are_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(STAYS)
+    stops = [Stop("item", "train.py:6 in step: if y.sum() > 1", "item", "the host waits", "keep the tensor", 1, 6)]
+    counted = dict.fromkeys(range(5, 11), 3)
+    asked: list[Asked] = []
+
+    def answer(one: Asked, *_: object) -> Report:
+        asked.append(one)
+        if not one.parts:
+            return Report(blockers=stops, operations=counted)
+        return Report(proved=True, also=[] if "also=" in Path(one.function.partition("::")[0]).read_text() else ["k"])
+
+    monkeypatch.setattr(graphs, "_report", answer)
+    made = make_graph(f"{tmp_path / 'train.py'}::step")
+    assert made.proved
+    assert made.change is not None
+    assert made.change.text == PARTED
+    assert [(one.parts, one.source) for one in asked] == [((), ""), *[(made.change.parts, STAYS)] * 2]
+    del stops[0]
+    stops.append(Stop("capturable", "", "AdamW.step", "its step count is on the host", "capturable=True", 1))
+    assert make_graph(f"{tmp_path / 'train.py'}::step").change is None, "no line of the function is known to stay"
+
+
+@pytest.mark.parametrize(("body", "parts"), [
+    ("    y = f(x)\n    g(y)\n    return y\n", 1),
+    ("    y = f(x); g(y)\n    return y\n", 1),
+    ("    g(x)\n    yield x\n", 1),
+    ("    global y\n    y = f(x)\n    g(y)\n", 0),
+    ("    if x:\n        return f(x)\n    g(x)\n", 1),
+    ("    g(x)\n    import os\n    y = f(x)\n    def h():\n        return y\n    return h()\n", 3),
+    ("    g(x)\n    import os\n" * 4, 3),
+])  # fmt: skip
+def test_what_may_be_moved_to_a_part(body: str, parts: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"def step(x):\n{body}")
+    made = change_parts(tmp_path / "train.py", "step", set(), dict.fromkeys(range(20), 4))
+    assert len(made.parts if made is not None else ()) == parts
+    if made is not None:
+        compile(made.text, "train.py", "exec")
 
 
 @pytest.mark.parametrize(("name", "line"), [("step", "@graphed\n"), ("Trainer.step", "    @graphed\n")])

@@ -94,6 +94,12 @@ def found(run: Run) -> dict[str, Finding]:
     return {one.rule: one for one in of_suite(evidence_by_device(run, rows(run))[0], "own")}
 
 
+def test_counts_of_each_case_follow_on_request() -> None:
+    shown, _ = measure("steps.py::step", "--setup", "steps.py::setup", "--axis", "count=1,8", "--counts")
+    assert "counts  10 launches, 10 kernels" in shown.output
+    assert "counts  80 launches, 80 kernels" in shown.output
+
+
 def test_a_function_is_timed_counted_captured_and_replayed() -> None:
     result, run = measure("steps.py::step", "--setup", "steps.py::setup", "--axis", "count=1,8")
     assert result.exit_code == 0

@@ -18,7 +18,7 @@ from microbench.experiments.memory import access, atomics
 from microbench.experiments.memory.atomics import Spread
 from microbench.experiments.memory.levels import Space
 from microbench.experiments.memory.stream_arrays import ROLES, SCALAR, DataType, StreamKernel
-from microbench.experiments.memory.stream_libraries import NUMPY_TYPES, PythonStream, cupy_stream
+from microbench.experiments.memory.stream_libraries import NUMPY_TYPES, cupy_stream, python_stream
 from microbench.gpu.cuda.context import kernel_source
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -194,7 +194,7 @@ def test_sums_may_be_off_by_no_more_than_rounding(dtype: DataType, off: float, r
     arrays.fresh("read")
     wanted = int(at(arrays.address("a"), COUNT, NUMPY_TYPES[dtype]).astype(np.int64).sum())
     result = SimpleNamespace(poison=lambda: None, total=lambda: wanted + off)
-    transfer = PythonStream(HostCase(), arrays, "read", lambda: None, result)
+    transfer = python_stream(HostCase(), arrays, "read", lambda: None, result)
     if right:
         assert transfer.check() == "compared"
     else:

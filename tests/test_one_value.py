@@ -125,7 +125,7 @@ def screens(run: str) -> dict[str, str]:
         for topic in TOPICS[: 4 if run != "reference" else None]
     }
     steps = {step: options for step, options in STEPS.items() if run == "reference" or step in FEW}
-    texts |= {f"step {step}": shown("predict", *options, "--run", name) for step, options in steps.items()}
+    texts |= {f"step {step}": shown("predict", *options, "--run", name, "--all") for step, options in steps.items()}
     return texts
 
 
@@ -222,7 +222,7 @@ def test_predictions_turn_launch_bound_at_the_limit(run: str) -> None:
     bound = []
     for factor in (0.97, 1.03):
         length = f"{float(number) * SCALES[unit] * factor * 1e9:.0f}ns"
-        text = shown("predict", "--kernels", "1000", "--duration", length, "--run", RUNS[run])
+        text = shown("predict", "--kernels", "1000", "--duration", length, "--run", RUNS[run], "--all")
         bound.append("In the stream the step is launch-bound" in text)
     assert bound == [True, False]
 

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 from command_line import call
 from make_trace import Recorder, kineto
-from test_diagnose import diagnosed
+from test_diagnose import costs, diagnosed
 
 from microbench.core.errors import ExitCode
-from microbench.diagnosis.idle import BETWEEN, Idle, Where
-from microbench.diagnosis.owners import BUILT_IN, ELSEWHERE, LIBRARY, OPERATORS, OWN, Owner, owner_of, owners
-from microbench.diagnosis.stacks import idle_stacks
+from microbench.diagnosis.diagnosis import diagnose
+from microbench.diagnosis.idle import BETWEEN, CAUSES, Idle
+from microbench.diagnosis.lanes import perfetto
+from microbench.diagnosis.owners import (
+    BUILT_IN,
+    ELSEWHERE,
+    GARBAGE,
+    IMPORTS,
+    NAMELESS,
+    OPERATORS,
+    OWN,
+    Owner,
+    owner_of,
+    owners,
+)  # fmt: skip
+from microbench.diagnosis.stacks import flame, rows, tree
+from microbench.diagnosis.words import owner_words
+from microbench.report.sheets.diagnosis import answer
+from microbench.traces.trace import Samples
 
 
 @pytest.mark.parametrize(
@@ -37,7 +54,7 @@ from microbench.diagnosis.stacks import idle_stacks
         ("autograd::engine::evaluate_function: AddmmBackward0", OPERATORS),
         ("AddmmBackward0", OPERATORS),
         ("<built-in method astype of numpy.ndarray object at 0x7cbf780f01b0>", BUILT_IN),
-        ("threading.py(1016): _bootstrap", LIBRARY),
+        ("threading.py(1016): _bootstrap", "Python's threading"),
         ("python3.12/queue.py Queue.get", "waiting in a lock or a queue"),
         ("python3.12/threading.py Condition.wait", "waiting in a lock or a queue"),
         ("threading.py(355): wait", "waiting in a lock or a queue"),
@@ -50,23 +67,44 @@ from microbench.diagnosis.stacks import idle_stacks
         ("python3.12/multiprocessing/connection.py wait", "waiting in a socket or a pipe"),
         ("os.write at log.py:3 tell", "waiting in a file"),
         ("python3.12/subprocess.py Popen._wait", "waiting in a process"),
-        ("python3.12/threading.py Thread.start", LIBRARY),
-        ("<frozen importlib._bootstrap>(1390): _handle_fromlist", LIBRARY),
+        ("python3.12/threading.py Thread.start", "Python's threading"),
+        ("<frozen importlib._bootstrap>(1390): _handle_fromlist", IMPORTS),
+        ("<frozen os>(88): _walk", "Python's os"),
+        ("/usr/lib/python3.12/json/decoder.py(353): raw_decode", "Python's json"),
         ("main thread at train.py:90 step", ELSEWHERE),
         ("forward", "forward"),
     ],
 )
 def test_a_name_has_an_owner(name: str, owner: str) -> None:
-    assert owner_of(name) == owner
+    assert owner_of([name]) == (owner, name)
+
+
+@pytest.mark.parametrize(
+    ("names", "owner", "most"),
+    [
+        (["train.py(3): load", "<built-in function perf_counter>"], OWN, "train.py(3): load"),
+        (["torch/nn/functional.py(9): linear", "<built-in function linear>", "aten::addmm"], OPERATORS, "aten::addmm"),
+        (["train.py(3): load", "json/__init__.py(299): loads", "re/__init__.py(8): sub"],
+         "Python's json", "re/__init__.py(8): sub"),
+        (["train.py:3 load", "json/decoder.py JSONDecoder.decode", GARBAGE], GARBAGE, GARBAGE),
+        (["train.py:3 load", "python3.12/queue.py Queue.get", "python3.12/queue.py Queue._get"],
+         "Python's queue", "python3.12/queue.py Queue._get"),
+        (["train.py:3 load", "<frozen importlib._bootstrap> _find_and_load", "inspect.py <module>"],
+         IMPORTS, "train.py:3 load"),
+        ([], NAMELESS, ""),
+    ],
+)  # fmt: skip
+def test_a_stack_has_the_owner_that_can_change_it(names: list[str], owner: str, most: str) -> None:
+    assert owner_of(names) == (owner, most)
 
 
 def test_owners_have_the_sum_of_their_code_and_name_its_largest_piece() -> None:
-    pieces = {"aten::mm": 2.0, "train.py:8 step": 4.0, "aten::add": 3.0}
-    places = tuple(Where(BETWEEN, name, seconds) for name, seconds in pieces.items())
-    other = Where("launch calls", "cudaLaunchKernel", 9.0)
-    assert owners(Idle(0, 20.0, 2.0, {}, (*places, other), 1)) == [
-        Owner(OPERATORS, 5.0, "aten::add"),
-        Owner(OWN, 4.0, "train.py:8 step"),
+    pieces = {"aten::mm": 2, "train.py:8 step": 4, "aten::add": 3}
+    stacks = {(BETWEEN, "step", name): round(seconds * 1e9) for name, seconds in pieces.items()}
+    stacks["launch calls", "cudaLaunchKernel"] = 9_000_000_000
+    assert owners(Idle(0, 20.0, 2.0, {}, (), 1, stacks_ns=stacks)) == [
+        Owner(OPERATORS, 5.0, "aten::add", 3.0),
+        Owner(OWN, 4.0, "train.py:8 step", 4.0),
     ]
 
 
@@ -90,7 +128,7 @@ def nested() -> Recorder:
 
 def test_stacks_add_up_to_the_idle_time_and_name_all_functions() -> None:
     found = diagnosed(nested())
-    stacks = idle_stacks(found)
+    stacks = found.idle.stacks_ns
     assert sum(stacks.values()) == round(found.idle.idle_s * 1e9)
     for cause, seconds in found.idle.causes.items():
         assert sum(ns for stack, ns in stacks.items() if stack[0] == cause) == round(seconds * 1e9)
@@ -112,7 +150,7 @@ def test_a_range_that_ends_after_the_one_in_which_it_began_is_not_of_it() -> Non
             made.runs(1000)
             made.ranges.append((enter_ns, made.now_ns, made.name("enter.py(1): enter"), made.thread, 2))
             made.launches(5, between_ns=20_000)
-    stacks = idle_stacks(diagnosed(made))
+    stacks = diagnosed(made).idle.stacks_ns
     assert any(stack[1:] == ("annotated",) for stack in stacks)
     assert not any(stack[1:3] == ("enter.py(1): enter", "annotated") and ns > 12_000 for stack, ns in stacks.items())
 
@@ -130,3 +168,137 @@ def test_speedscope_has_a_weighted_stack_for_each_piece(tmp_path: Path) -> None:
     assert {names[place] for stack in profile["samples"] for place in stack} == set(names)
     assert call("diagnose", str(trace), "--speedscope", str(file)).exit_code == ExitCode.USAGE, "it is there already"
     assert call("diagnose", str(trace), str(trace), "--speedscope", "x").exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(("duration_ns", "then_us"), [(2000, 70), (18_000, 94)])
+def test_a_step_without_an_owner_is_played(duration_ns: int, then_us: float) -> None:
+    """Five launches, each with 20 us of a slow function and 11 us of other code; then the GPU may be the limit."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(5):
+            with made.range("train.py(8): step", "python"):
+                made.runs(11_000)
+                with made.range("hooks/slow.py(3): hook", "python"):
+                    made.runs(20_000)
+                made.launch(f"kernel_{kernel}", duration_ns)
+    found = diagnosed(made, step_s=5 * 34e-6)
+    without = found.without["hooks"]
+    assert without.step_s == pytest.approx(then_us * 1e-6, rel=0.03)
+    assert without.speedup == pytest.approx(170 / then_us, rel=0.03)
+    assert without.speedup_low <= without.speedup <= without.speedup_high < 1.1 * without.speedup
+    (hooks,) = (one for one in owners(found.idle) if one.name == "hooks")
+    assert ("then the GPU is the limit" in owner_words(found, hooks)) == (duration_ns > 2000)
+    assert max(one["without"]["speedup"] for one in answer(found)["owners"] if one["without"]) == without.speedup
+
+
+def test_few_samples_leave_the_gain_unsure() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.runs(500_000)
+        for kernel in range(5):
+            with made.range("hooks/slow.py hook", "function"):
+                made.runs(200_000)
+            made.launch(f"kernel_{kernel}", 2000)
+    surely = diagnosed(made, step_s=1515e-6).without["hooks"]
+    sampled = made.trace(format="microbench recording", samples=Samples(6, 0, 2_000_000))
+    unsure = diagnose(sampled, costs(), 1515e-6).without["hooks"]
+    assert unsure.speedup == pytest.approx(surely.speedup)
+    assert unsure.speedup_low < 0.9 * surely.speedup_low
+    assert unsure.speedup_high > 1.1 * surely.speedup_high
+
+
+def test_of_steps_at_the_pace_of_something_else_only_waiting_can_be_left_out() -> None:
+    made = Recorder()
+    for step in range(30):
+        with made.range("aten::op"):
+            made.runs(500_000 + 40_000 * (step % 5))
+        made.launch("kernel", 2000)
+        with made.range("threading.py(355): wait", "python"):
+            made.runs(3_000_000 - 40_000 * (step % 5))
+        made.launch("other", 2000)
+    found = diagnosed(made)
+    assert found.recorded.paced_s is not None
+    assert set(found.without) == {"waiting in a lock or a queue"}
+    assert found.without["waiting in a lock or a queue"].speedup > 4
+
+
+def test_the_tree_adds_up_in_all_rows() -> None:
+    found = diagnosed(nested())
+    root = tree(found)
+    assert root.ns == round(found.idle.idle_s * 1e9)
+    assert [one.name for one in root.within] == [
+        cause for cause in sorted(CAUSES, key=lambda cause: -found.idle.causes[cause]) if found.idle.causes[cause]
+    ]
+    for least_ns in (0, 0.05 * root.ns, root.ns):
+        listed = list(rows(root, least_ns))
+        for place, row in enumerate(listed):
+            below = itertools.takewhile(lambda one, depth=row.depth: one.depth > depth, listed[place + 1 :])
+            parts_ns = [one.ns for one in below if one.depth == row.depth + 1]
+            assert not parts_ns or row.ns == sum(parts_ns) + row.itself_ns, row
+            assert bool(parts_ns) == (row.itself_ns is not None)
+    (chain,) = (row for row in rows(root, 0) if row.names[-1] == "train.py(8): step" and row.ns > 0.5 * root.ns)
+    assert chain.names == ("train.py(8): step",)
+
+
+def test_the_flame_graph_is_the_tree() -> None:
+    found = diagnosed(nested())
+    count, root = found.steps.count, tree(found)
+    lanes = flame(found, 40, 0.0)
+    assert sum(one.end_s - one.begin_s for one in lanes[0].pieces) == pytest.approx(found.idle.idle_s / count)
+    for outer, inner in itertools.pairwise(lanes):
+        for piece in inner.pieces:
+            (around,) = (
+                one for one in outer.pieces if one.begin_s - 1e-15 <= piece.begin_s and piece.end_s <= one.end_s + 1e-15
+            )
+            assert around.what == piece.what
+    assert len(flame(found, 2, 0.0)) == 2
+    assert all(one.end_s - one.begin_s >= 0.1 * root.ns * 1e-9 / count for lane in flame(found, 40, 0.1)[1:]
+               for one in lane.pieces)  # fmt: skip
+
+
+def tracks(written: bytes) -> dict[str, list[tuple[float, float, str]]]:
+    """The slices of each track of Chrome's trace events, as begin, end and name."""
+    events = json.loads(written)["traceEvents"]
+    names = {
+        (one["pid"], one["tid"]): one["args"]["name"]
+        for one in events
+        if one["ph"] == "M" and one["name"] == "thread_name"
+    }
+    found: dict[str, list[tuple[float, float, str]]] = {name: [] for name in names.values()}
+    for one in (one for one in events if one["ph"] == "X"):
+        found[names[one["pid"], one["tid"]]].append((one["ts"], one["ts"] + one["dur"], one["name"]))
+    return found
+
+
+def test_perfetto_gets_idle_time_by_cause_streams_and_nested_code(tmp_path: Path) -> None:
+    trace, file = tmp_path / "trace.json", tmp_path / "steps.perfetto.json"
+    made = nested()
+    trace.write_bytes(kineto(made.trace()))
+    assert call("diagnose", str(trace), "--perfetto", str(file)).exit_code == ExitCode.MEASURED
+    written, found = tracks(file.read_bytes()), diagnosed(made)
+    assert list(written) == ["GPU idle, by cause", "stream 7", "host code", "CUDA calls"]
+    for cause, seconds in found.idle.causes.items():
+        idle_us = sum(end - begin for begin, end, name in written["GPU idle, by cause"] if name == cause)
+        assert idle_us == pytest.approx(seconds * 1e6)
+    assert sum(end - begin for begin, end, _ in written["stream 7"]) == pytest.approx(found.idle.busy_s * 1e6)
+    assert {"train.py(8): step", "torch/nn/modules/linear.py(130): forward", "aten::addmm"} <= {
+        name for _, _, name in written["host code"]
+    }
+    for slices in written.values():
+        around: list[float] = []
+        for begin, end, _ in slices:
+            while around and around[-1] <= begin + 1e-9:
+                around.pop()
+            assert not around or end <= around[-1] + 1e-9, "Perfetto drops a slice that ends behind the one around it"
+            around.append(end)
+
+
+def test_overlapping_kernels_of_a_stream_have_rows_of_their_own() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(5, 10_000, 8000)
+    work = made.trace().work
+    work["end_ns"][::2] += 6000  # into the next kernel
+    found = tracks(perfetto(diagnose(made.trace(work=work), costs())))
+    assert [name for name in found if name.startswith("stream")] == ["stream 7", "stream 7 (2)"]
+    assert len(found["stream 7"]) > len(found["stream 7 (2)"]) > 20

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,8 @@ def shipped() -> set[str]:
     """Every file of the source package, as it must lie in the wheel."""
     files = [path for path in (ROOT / "microbench").rglob("*") if "_kernels" not in path.parts]
     files += (ROOT / "microbench" / "_kernels").glob("*")
-    return {str(path.relative_to(ROOT)) for path in files if path.is_file() and "__pycache__" not in path.parts}
+    paths = (path.relative_to(ROOT) for path in files if path.is_file() and "__pycache__" not in path.parts)
+    return {"cuda_microbench.py", *map(str, paths)}
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +84,40 @@ def test_an_installed_wheel_works_without_the_source(wheel: Path, tmp_path: Path
     assert '"status":"ok"' in (tmp_path / "run.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("other", ["", "from microbench.core.bench import MicroBench"])
+def test_another_package_called_microbench_is_one_line(tmp_path: Path, other: str) -> None:
+    """It has files of the same names, whatever they can import."""
+    folder = tmp_path / "microbench"
+    (folder / "core").mkdir(parents=True)
+    (folder / "__init__.py").write_text(other)
+    (folder / "core" / "bench.py").write_text("MicroBench = 1")
+    (folder / "__main__.py").write_text("main = print")
+    paths = [str(tmp_path), str(ROOT)]
+    code = f"import sys; sys.path[:0] = {paths}; import cuda_microbench; cuda_microbench.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"error: `import microbench` gives '{folder}/__init__.py', not the package of cuda-microbench",
+        "next:  pip uninstall microbench, then install this one again from its checkout or wheel",
+    ]
+
+
+def test_no_message_tells_to_install_a_name_that_no_index_has() -> None:
+    texts = [*(ROOT / "microbench").rglob("*.py"), *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    told = re.compile(r"pip install (-\S+ )*['\"]?(cuda-)?microbench")
+    assert [str(path) for path in texts if told.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_installed_version_and_command_are_the_package_s() -> None:
     assert version("cuda-microbench") == microbench.__version__
-    (command,) = {entry.value for entry in entry_points(group="console_scripts", name="microbench")}
-    assert command == "microbench.__main__:main"
+    assert DECLARED["project"]["scripts"] == {"microbench": "cuda_microbench:main"}
 
 
 @pytest.mark.parametrize(("used", "heavy"), [
     ("import microbench", HEAVY_FOR_PACKAGE), ("import microbench.cli.app", HEAVY | {"rich"}),
     ("from microbench.cli.app import app; app(['show', 'nvidia-h200'], standalone_mode=False)",
      {"numba", "cuda", "cupy", "torch"}),
+    ("from microbench.traces import scanner", {"numba", "cuda", "cupy", "torch"}),
     ("from microbench.report.figures.catalogue import KINDS", {"numpy"}),
     ("from microbench.gpu.layers.base import layers; layers()",
      {"cuda", "cupy", "numba.cuda", "torch", "triton", "warp", "jax"}),
@@ -120,5 +145,5 @@ def test_every_direct_requirement_is_pinned() -> None:
 
 def test_core_needs_no_gpu_package() -> None:
     core = {plain(name) for name in DECLARED["project"]["dependencies"]}
-    assert core & (HEAVY - {"numba", "numpy"}) == set()
+    assert core & (HEAVY - {"numpy"}) == set()
     assert not [name for name in DECLARED["project"]["dependencies"] if "cuda" in name or "nvidia" in name]

@@ -242,8 +242,9 @@ def test_commands_say_what_was_asked_for(run: Run) -> None:
     session = run.sessions[0]
     asked = Settings("quick", ("launch", "a b"), {"duration_ns": (1000, 2000)}, "cuda:1", 5, 90.0)
     first, second = (replace(session, settings=one, tool_version="1.2") for one in (Settings(), asked))
+    commit = f", commit {session.commit[:12]}" if session.commit else ""
     assert commands(replace(run, sessions=(first,))) == (
-        "pip install cuda-microbench==1.2", "microbench run",
+        f"pip install .  # in a checkout of microbench 1.2{commit}", "microbench run",
     )  # fmt: skip
     assert commands(replace(run, sessions=(first, second, second)))[1:] == (
         "microbench run --out again.json",

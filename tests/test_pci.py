@@ -11,6 +11,7 @@ from recorded_trees import unpack, write
 
 from microbench.core.model import LinkInfo
 from microbench.gpu.machine import pci
+from microbench.gpu.machine.query import Answer
 from microbench.gpu.machine.topology import distance, network_devices
 
 GPU = "0000:43:00.0"
@@ -107,7 +108,7 @@ REDIRECTING = partial(spaces.configuration_space, spaces.DOWNSTREAM, access_cont
     (pci.read_redirection, BRIDGE[:256] + CIRCLE * 960, "the list of extended capabilities has no end"),
 ])  # fmt: skip
 def test_damaged_configuration_spaces(
-    tmp_path: Path, read: Callable[[Path], pci.ExpressControl | pci.Redirection], space: bytes, reason: str
+    tmp_path: Path, read: Callable[[Path], pci.ExpressControl | Answer], space: bytes, reason: str
 ) -> None:
     assert reason in str(read(config(tmp_path, space)).reason)
     assert read(tmp_path / "none").reason == "no such file"
@@ -117,7 +118,7 @@ def test_redirection(tmp_path: Path) -> None:
     redirecting = (spaces.REQUEST_REDIRECT, spaces.UPSTREAM_FORWARDING, 0x1D)
     for control in (None, 0, spaces.COMPLETION_REDIRECT, *redirecting):
         space = spaces.configuration_space(spaces.DOWNSTREAM, access_control=control)
-        assert pci.read_redirection(config(tmp_path, space)) == (control in redirecting, None), control
+        assert pci.read_redirection(config(tmp_path, space)) == Answer(control in redirecting), control
 
 
 def test_two_levels_of_switches(tmp_path: Path) -> None:

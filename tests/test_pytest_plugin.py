@@ -46,14 +46,43 @@ def test_denied(microbench, kernel):
 """
 
 
-def run(folder: Path, device: str) -> str:
-    (folder / "test_mine.py").write_text(PROJECT)
+COUNTED = """
+import os
+from microbench.core.ops import Launch
+
+def test_step(microbench, microbench_gpu):
+    kernel, more = (microbench_gpu.bind(Launch(duration_ns=ns)) for ns in (2000, 7000))
+    def step(times):
+        for _ in range(times):
+            kernel(1)
+        for _ in os.environ.get("CHANGED", ""):
+            more(1)
+            microbench_gpu.synchronize()
+    found = microbench.counts(step, 3)
+    assert found.figures["launches"] == 3 + len(os.environ.get("CHANGED", ""))
+    microbench.counts(step, times=2)
+"""
+
+
+def run(folder: Path, device: str, *options: str, project: str = PROJECT) -> str:
+    (folder / "test_mine.py").write_text(project)
     loaded = any(point.value == PLUGIN for point in entry_points(group="pytest11"))
     plugin = () if loaded else ("-p", PLUGIN)
     environment = {
         **os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "PYTEST_ADDOPTS": "", "COLUMNS": "200",
     }  # fmt: skip
-    command = [sys.executable, "-m", "pytest", *plugin, "-rA", "-p", "no:cacheprovider", "--microbench-device", device]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *plugin,
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+        "--microbench-device",
+        device,
+        *options,
+    ]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
     return ended.stdout + ended.stderr
 
@@ -68,6 +97,30 @@ def test_launches_graphs_and_gains_are_asserted(tmp_path: Path) -> None:
     line = PROJECT.splitlines().index("        microbench_gpu.synchronize()") + 1
     assert f"no graph can hold it: test_mine.py:{line} in waiting: microbench_gpu.synchronize()" in said
     assert "a graph can hold it, which graph=False denies" in said
+
+
+def test_counts_are_held_against_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run(tmp_path, "fake", project=COUNTED)
+    assert "there is no baseline" in said
+    assert "1 passed" in run(tmp_path, "fake", "--update-counts", project=COUNTED)
+    base = tmp_path / "counts" / "test_mine.test_step.json"
+    kept = base.read_bytes()
+    assert (tmp_path / "counts" / "test_mine.test_step-2.json").is_file()
+    said = run(tmp_path, "fake", project=COUNTED)
+    assert "1 passed" in said
+    assert "warning" not in said
+    monkeypatch.setenv("CHANGED", "x")
+    said = run(tmp_path, "fake", project=COUNTED)
+    assert "1 failed" in said
+    for words in ("more than the baseline counts:", "  1 more launch\n", "  1 more wait for the GPU: cuCtxSynchronize",
+                  "  1 more kernels simulated_7000ns"):  # fmt: skip
+        assert words in said
+    assert base.read_bytes() == kept
+    assert "1 passed" in run(tmp_path, "fake", "--update-counts", project=COUNTED)
+    monkeypatch.delenv("CHANGED")
+    said = run(tmp_path, "fake", project=COUNTED)
+    assert "1 passed, 2 warnings" in said
+    assert "pytest --update-counts keeps them" in said
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")

@@ -19,7 +19,7 @@ from microbench.archive import store
 from microbench.benchmarks.launch import launch_watched
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement
-from microbench.experiments.launch.recorders import simulated_recorder
+from microbench.experiments.launch.recorders import SimulatedRecorder
 from microbench.gpu.cuda import profiler
 from microbench.gpu.cuda.profiler import KERNEL_RECORD, KernelRecords
 from microbench.gpu.fake.costs import FakeCosts, RecorderCosts
@@ -167,10 +167,10 @@ class Refusing:
         return getattr(self._gpu, name)
 
     def carry_out(self, real: Any, simulated: Any, *arguments: Any, **options: Any) -> Any:
-        if simulated is simulated_recorder and arguments[0] in self._refused:
+        if simulated is SimulatedRecorder and arguments[0] in self._refused:
             raise Skip(f"{arguments[0]} is refused")
         made = self._gpu.carry_out(real, simulated, *arguments, **options)
-        if simulated is not simulated_recorder:
+        if simulated is not SimulatedRecorder:
             return made
         count = made.recorded
         made.recorded = lambda run: self._changed(count(run))

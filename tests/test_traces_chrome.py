@@ -492,6 +492,19 @@ def test_refused_in_words(tmp_path: Path, case: str) -> None:
     assert "\n" not in raised.value.cause + raised.value.next_step
 
 
+def test_without_a_library_and_a_compiler_a_cut_file_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanner, "library", lambda source: None)
+    path = tmp_path / "x.json"
+    path.write_bytes(dumps(document(sample())))
+    assert reading.read(path).work.size
+    path.write_bytes(dumps(document(sample()))[:-200])
+    with pytest.raises(UsageError, match="cannot be read: no C compiler works here") as refused:
+        reading.read(path)
+    assert "install a C compiler" in refused.value.next_step
+
+
 def test_what_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     for path in (tmp_path / "pipe.json", tmp_path, tmp_path / "absent.json", Path("/dev/zero")):

@@ -365,7 +365,7 @@ ASKED = ("--kernels", "1100", "--duration", "6us", "--layer", "torch")
 
 
 @pytest.mark.parametrize("width", ["80", "120"])
-@pytest.mark.parametrize("command", [("predict",), ("whatif", "--gap", "1us"), ("timeline",)])
+@pytest.mark.parametrize("command", [("predict", "--all"), ("whatif", "--gap", "1us"), ("timeline",)])
 def test_the_answer_stands_in_the_first_ten_lines(command: tuple[str, ...], width: str, data: Path) -> None:
     result = call(*command, *ASKED, COLUMNS=width)
     assert result.exit_code == ExitCode.MEASURED
@@ -376,7 +376,7 @@ def test_the_answer_stands_in_the_first_ten_lines(command: tuple[str, ...], widt
     assert "not this machine" in lines[1]
 
 
-@pytest.mark.parametrize("command", [("predict",), ("whatif", "--gap", "1us"), ("timeline",)])
+@pytest.mark.parametrize("command", [("predict", "--all"), ("whatif", "--gap", "1us"), ("timeline",)])
 def test_each_command_takes_the_host_time_of_a_launch(command: tuple[str, ...], data: Path) -> None:
     asked = call(*command, *ASKED, COLUMNS="120").output
     assert "Host time is not given: " in asked or "of host time a launch" in asked

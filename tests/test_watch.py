@@ -41,6 +41,13 @@ def command(text: str, *options: str) -> list[str]:
 # What is printed
 
 
+def test_counts_of_a_step_follow_the_diagnosis(here: Path) -> None:
+    shown = watched(STEPS, "--counts").stderr
+    assert "counts  20 launches, 20 kernels, 1 wait for the GPU" in shown
+    assert "waits for the GPU       1  1 cudaStreamSynchronize" in shown
+    assert "counts  20" not in watched(STEPS, "-o", "more").stderr
+
+
 def test_the_diagnosis_follows_on_standard_error(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = watched(f"import sys\n{STEPS}print('out')\nprint('err', file=sys.stderr)")
     assert result.exit_code == ExitCode.MEASURED
@@ -192,7 +199,7 @@ def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monk
 def test_without_a_compiler_and_a_library_the_program_runs_and_one_line_says_why(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(library, "prebuilt", lambda machine: here / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda source, machine: here / "none")
     monkeypatch.setenv("PATH", str(here))
     monkeypatch.delenv("CC", raising=False)
     result = watched(f"import os\nassert 'CUDA_INJECTION64_PATH' not in os.environ\n{STEPS}print('ran')\nexit(5)")

@@ -70,6 +70,23 @@ for steps in (3, 4, 5):
         assert (trace.lost, trace.unread) == ({}, {})
 
 
+def test_the_counts_of_a_call_are_those_of_its_recordings(place: Place, tmp_path: Path) -> None:
+    text = """
+found = [microbench.counts(torch.steps, count) for count in (2, 2, 5)]
+print([one.figures["launches"] for one in found], found[0] == found[1], found[0].steps, found[0].of)
+print(dict(found[0].figures), type(found[0]) is microbench.Counts)
+try:
+    microbench.counts(lambda: None)
+except microbench.UsageError as error:
+    print(error)
+"""
+    first, second, third = output(place, tmp_path, text).splitlines()
+    assert first == "[40, 40, 100] True 3 one call"
+    assert second == "{'kernels': 40, 'launches': 40, 'waits': 2} True"
+    assert third == "the block submitted nothing to a GPU"
+    assert [one.name for one in tmp_path.glob("microbench-*")] == []
+
+
 def test_what_the_block_raises_passes_through_and_the_recording_stays_readable(place: Place, tmp_path: Path) -> None:
     text = """
 for error in (ValueError("mine"), SystemExit(3), KeyboardInterrupt()):

@@ -593,7 +593,7 @@ def test_the_library_is_compiled_once_and_anew_when_it_is_damaged(
 @pytest.mark.parametrize("compiler", ["", "/not/there", "false", "'"])
 def test_without_a_compiler_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(library, "prebuilt", lambda machine: tmp_path / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda source, machine: tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CC", compiler)
     assert library.library() is None
@@ -607,7 +607,7 @@ def test_in_a_checkout_the_compiler_that_cc_names_comes_first_else_the_library_o
     named = tmp_path / "named compiler"
     named.write_text('#!/bin/sh\ntouch "$0.ran"\nexec cc "$@"\n')
     named.chmod(0o755)
-    monkeypatch.setattr(library, "prebuilt", lambda machine: place.library)
+    monkeypatch.setattr(library, "prebuilt", lambda source, machine: place.library)
     monkeypatch.setenv("CC", f"'{named}' -g0")
     made = library.library()
     assert made.is_relative_to(tmp_path)
@@ -621,7 +621,7 @@ def test_in_a_checkout_the_compiler_that_cc_names_comes_first_else_the_library_o
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "prebuilt", lambda machine: tmp_path / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda source, machine: tmp_path / "none")
     (tmp_path / "microbench").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert library.library() is None

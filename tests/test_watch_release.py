@@ -1,4 +1,4 @@
-"""Tests of the recorder's library as a release has it: made by zig for both processors, and run on both."""
+"""Tests of the C libraries as a release has them: made by zig for both processors, and the recorder's run on both."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from c_library import TWIN
+from test_traces_chrome import decoded, document, dumps, sample, scanned, told
 from test_traces_nsys import names
 from watched import NotPython, Place, only
 
@@ -35,12 +36,36 @@ def zig() -> str:
 
 
 @pytest.fixture(scope="module")
-def made(zig: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The libraries by their processor."""
+def release(zig: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with all libraries."""
     folder = tmp_path_factory.mktemp("libraries")
     environment = {**os.environ, "ZIG": zig, "PYTHON": sys.executable}
     subprocess.run([ROOT / "scripts" / "libraries", folder], check=True, env=environment)
-    return {machine: next(folder.glob(f"recorder-{machine}-*.so")) for machine in MACHINES}
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(release: Path) -> dict[str, Path]:
+    """The recorder's libraries by their processor."""
+    return {machine: next(release.glob(f"recorder-{machine}-*.so")) for machine in MACHINES}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_scanner_is_for_its_processor_and_this_one_reads_a_trace(
+    release: Path, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (library,) = release.glob(f"scanner-{machine}-*.so")
+    content = library.read_bytes()
+    assert int.from_bytes(content[18:20], "little") == MACHINES[machine]
+    assert {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_([\d.]+)", content)} < {
+        (2, 2, 5),
+        (2, 17),
+    }
+    assert len(content) < 30_000
+    if os.uname().machine == machine:
+        monkeypatch.setattr("microbench.traces.scanner.library", lambda source: library)
+        data = dumps(document(sample()))
+        assert told(scanned(data)) == told(decoded(data))
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_
     trace = only(done)
     assert idle_of(trace).places[0].name == "library.py wait"
     assert {"models/net.py:3 conv2", "library.py wait"} <= set(names(trace, trace.ranges))
-    ((owner, seconds, most), *_) = owners(idle_of(trace))
+    ((owner, seconds, most, _), *_) = owners(idle_of(trace))
     assert (owner, most) == ("library", "library.py wait")
     assert seconds > 0.3
 

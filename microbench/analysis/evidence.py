@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from typing import Literal, TypeVar, cast
 
 import msgspec
@@ -11,7 +12,6 @@ import msgspec
 from microbench.analysis.limits import Ceiling, ceiling, mover
 from microbench.analysis.stats import Row, Trust, rows
 from microbench.core.model import Environment, GpuInfo, Outcome, Run, Scalar
-from microbench.core.units import percent, quantity
 
 Made = TypeVar("Made")
 Severity = Literal["good", "note", "advice", "warning", "problem"]
@@ -51,11 +51,23 @@ class Finding(msgspec.Struct, frozen=True):
         return {name: getattr(self, name) for name in ("rule", "severity", "title", "text", "advice")}
 
 
-def note_or_advice(
-    *, rule: str, title: str, text: str, threshold: str, rests_on: tuple[str, ...] = (), advice: str = ""
+def said(
+    title: str,
+    text: str = "",
+    advice: str = "",
+    *,
+    rows: Iterable[Row | None] = (),
+    names: Sequence[str] = (),
+    severity: Severity | None = None,
+    rule: str = "",
+    threshold: str = "",
 ) -> Finding:
-    """A finding that is advice if it gives any, else a note."""
-    return Finding(rule, "advice" if advice else "note", title, text, threshold, rests_on, advice)
+    """A finding that rests on these rows and facts; without a ``severity`` it is advice if it gives any, else a note.
+
+    A function under ``rule`` leaves the rule and its threshold out.
+    """
+    severity = severity or ("advice" if advice else "note")
+    return Finding(rule, severity, title, text, threshold, (*rests_on(*rows), *names), advice)
 
 
 class Evidence:
@@ -139,6 +151,20 @@ class Evidence:
 
 # A rule returns its finding, or None if its rows are missing or there is nothing worth reporting.
 Rule = Callable[[Evidence], Finding | None]
+
+
+def rule(name: str, threshold: str) -> Callable[[Rule], Rule]:
+    """A rule whose findings have this name, and this condition in words."""
+
+    def named(own: Rule) -> Rule:
+        @wraps(own)
+        def found(evidence: Evidence) -> Finding | None:
+            finding = own(evidence)
+            return msgspec.structs.replace(finding, rule=name, threshold=threshold) if finding is not None else None
+
+        return found
+
+    return named
 
 
 def evidence_by_device(
@@ -232,23 +258,3 @@ def share_of(evidence: Evidence, row: Row) -> float | None:
     """A row's value over its ceiling; None if there is no ceiling in its unit."""
     limit = evidence.ceiling(row)
     return row.value / limit.value if limit is not None and limit.unit == row.metric.unit else None
-
-
-def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> Finding | None:
-    """Rates of a suite above their ceiling, which shows that the ceiling is wrong; ``perhaps`` lists likely causes."""
-    limits = [(row, evidence.ceiling(row)) for row in evidence.suite(suite)]
-    above = [(row, limit) for row, limit in limits if limit is not None and exceeds(row, limit)]
-    if not above:
-        return None
-    worst, limit = max(above, key=lambda pair: pair[0].value / pair[1].value)
-    value, most = quantity(worst.value, worst.metric.unit), quantity(limit.value, limit.unit)
-    assumed = ", ".join(limit.assumptions)
-    return Finding(
-        rule=f"{suite}.over_limit",
-        severity="warning",
-        title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
-        text=f"{worst.case_id} reaches {value} of {most}.{f' The ceiling assumes: {assumed}.' if assumed else ''}",
-        advice=f"Do not rely on percentages of it: one of its assumptions does not hold here ({perhaps}).",
-        threshold=f"a rate above its ceiling by more than its interval; this ceiling is {limit.source}",
-        rests_on=rests_on(*(row for row, _ in above)),
-    )

@@ -1,12 +1,10 @@
 """Computes the physical ceiling of a rate from the name of its bound and the properties of the GPU."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from microbench.analysis.rates import PER_CLOCK, rate_of
-from microbench.analysis.stats import Row
 from microbench.core.model import GpuInfo, LinkInfo, Param, pcie_raw_rate
 from microbench.core.units import quantity
 
@@ -47,23 +45,6 @@ class Ceiling(msgspec.Struct, frozen=True):
     clock: str
     source: str
     assumptions: tuple[str, ...] = ()
-
-
-class Reached(NamedTuple):
-    """A rate and its ceiling; ``what`` names the copies' direction or the kernel."""
-
-    what: str
-    row: Row
-    limit: Ceiling
-
-    @property
-    def share(self) -> float:
-        """1 is the ceiling."""
-        return self.row.value / self.limit.value
-
-    @property
-    def over(self) -> bool:
-        return self.row.interval.low > self.limit.value
 
 
 def pcie_rate(generation: int, lanes: int, direction: str, payload_bytes: int) -> float | None:

@@ -137,14 +137,8 @@ def of_rows(samples: FloatArray, metrics: Sequence[Metric], measured: Sequence[M
         values = np.sort(works / values, axis=1)  # the longest time is the lowest rate
     shares, raw_medians, every = _across(values), _across(raw)[:, MEDIAN], np.arange(len(values))
     low, high = (values[every, ranks] for ranks in ranks_of(samples, raw_medians))
-    step = np.array(
-        [
-            measurement.resolution / measurement.calls_per_sample
-            if measurement.resolution and metric.kind != "rate"
-            else 0.0
-            for metric, measurement in zip(metrics, measured, strict=True)
-        ]
-    )
+    step = np.array([(each.resolution or 0.0) / each.calls_per_sample for each in measured])
+    step *= metrics[0].kind != "rate"
     narrow = high - low < step
     if narrow.any():
         low = np.where(narrow, shares[:, MEDIAN] - step / 2, low)

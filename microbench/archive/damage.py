@@ -11,6 +11,7 @@ from statistics import median
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from microbench.core.errors import RunUnreadableError
 from microbench.core.model import NO_WORK, Fact, Measurement, MemoryErrors, Metric, Outcome, Run, Session
@@ -50,7 +51,7 @@ def without_damage(run: Run) -> Run:
     """The run with failed outcomes and unknown facts in the place of those with impossible numbers."""
     metrics = {(info.name, metric.name): metric for info in run.benchmarks for metric in info.metrics}
     outcomes = tuple(_outcome(outcome, metrics) for outcome in run.outcomes)
-    return msgspec.structs.replace(run, sessions=tuple(map(_session, run.sessions)), outcomes=outcomes)
+    return replace(run, sessions=tuple(map(_session, run.sessions)), outcomes=outcomes)
 
 
 def _session(session: Session) -> Session:
@@ -64,15 +65,13 @@ def _session(session: Session) -> Session:
         link = _without(gpu.link, _beyond(gpu.link, MOST_OF_A_LINK), f"gpu{number}_link_", damage)
         if (errors := gpu.memory_errors) is not None:
             errors = _without(errors, _beyond(errors, MOST_ERRORS), f"gpu{number}_errors_", damage)
-        gpus.append(msgspec.structs.replace(own, link=link, memory_errors=errors))
+        gpus.append(replace(own, link=link, memory_errors=errors))
     floors = session.floors
     seconds = ((name, getattr(floors, name)) for name in floors.__struct_fields__)
     impossible = [name for name, each in seconds if each and not LEAST_FLOOR_S <= each <= LONGEST_FLOOR_S]
     floors = _without(floors, impossible, "floor_", damage)
     facts = (*map(_fact, environment.facts), *damage)
-    return msgspec.structs.replace(
-        session, floors=floors, environment=msgspec.structs.replace(environment, gpus=tuple(gpus), facts=facts)
-    )
+    return replace(session, floors=floors, environment=replace(environment, gpus=tuple(gpus), facts=facts))
 
 
 def _beyond(part: msgspec.Struct, most: Mapping[str, float]) -> list[str]:
@@ -83,7 +82,7 @@ def _without(part: Part, names: Iterable[str], prefix: str, damage: list[Fact]) 
     """The part with these fields set to unknown (unchanged without any); a fact about each is added to ``damage``."""
     unknown = dict.fromkeys(names)
     damage += [_unknown(Fact(prefix + name, getattr(part, name))) for name in unknown]
-    return msgspec.structs.replace(part, **unknown) if unknown else part
+    return replace(part, **unknown) if unknown else part
 
 
 def _fact(fact: Fact) -> Fact:
@@ -91,7 +90,7 @@ def _fact(fact: Fact) -> Fact:
 
 
 def _unknown(fact: Fact) -> Fact:
-    return msgspec.structs.replace(fact, value=None, reason=f"{DAMAGED}{fact.value} is an impossible number")
+    return replace(fact, value=None, reason=f"{DAMAGED}{fact.value} is an impossible number")
 
 
 def _is_sound(value: object) -> bool:
@@ -101,14 +100,12 @@ def _is_sound(value: object) -> bool:
 def _outcome(outcome: Outcome, metrics: Metrics) -> Outcome:
     """The outcome, or, if a number in it is impossible, a failed outcome that names the number, without figures."""
     if not all(_is_sound(fact.value) for fact in outcome.facts):
-        outcome = msgspec.structs.replace(outcome, facts=tuple(map(_fact, outcome.facts)))
+        outcome = replace(outcome, facts=tuple(map(_fact, outcome.facts)))
     damage = next(_damage(outcome, metrics), None)
     if damage is None:
         return outcome
     reason = f"{DAMAGED}{damage} is an impossible number"
-    return msgspec.structs.replace(
-        outcome, status="failed", reason=reason, measurements=(), series=(), telemetry={}, wall_s=0.0
-    )
+    return replace(outcome, status="failed", reason=reason, measurements=(), series=(), telemetry={}, wall_s=0.0)
 
 
 def _damage(outcome: Outcome, metrics: Metrics) -> Iterator[str]:

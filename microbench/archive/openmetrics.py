@@ -39,7 +39,7 @@ def to_openmetrics(run: Run) -> str:
     A figure's name is ``microbench_<benchmark>_<metric>_<unit>``. Its labels are the GPU, its model, the case's axes
     and ``stat``: median, or low and high of its 95 % interval. Text of the run is escaped.
     """
-    lines = [line for family in _families(run) for line in _written(family)]
+    lines = [line for family in _families(run) for line in lines_of(family)]
     return "\n".join(lines) + "\n" + END
 
 
@@ -99,7 +99,8 @@ def _of_gpu(run: Run, gpu: str, models: Mapping[str, str]) -> dict[str, str]:
     return {"gpu": gpu, "model": models.get(gpu, ""), "simulated": str(run.simulated).lower()}
 
 
-def _written(family: Family) -> Iterator[str]:
+def lines_of(family: Family) -> Iterator[str]:
+    """A metric as lines of text."""
     yield f"# HELP {family.name} {_escaped(family.help)}"
     yield f"# TYPE {family.name} gauge"
     if family.unit:

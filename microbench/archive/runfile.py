@@ -68,9 +68,8 @@ class RunFile:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(self._descriptor)
-                raise ResultNotWrittenError(
-                    f"another microbench is measuring into {plain(self.path)}", "wait for it, or choose another file"
-                ) from None
+                cause = f"another microbench is measuring into {plain(self.path)}"
+                raise ResultNotWrittenError(cause, "wait for it, or choose another file") from None
             except OSError as error:  # some network file systems have no locks
                 self.no_lock_reason = error.strerror or str(error)
             if self._has_its_name():
@@ -213,6 +212,5 @@ def _cannot_write(path: Path, error: OSError | ValueError) -> ResultNotWrittenEr
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not path.parent.is_dir():
         return ResultNotWrittenError(f"there is no folder {plain(path.parent)}", "create it, or choose another")
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return ResultNotWrittenError(
-        f"{plain(path)} cannot be written: {reason}", "choose a place you may write to: --out FILE, or MICROBENCH_DATA"
-    )
+    cause = f"{plain(path)} cannot be written: {reason}"
+    return ResultNotWrittenError(cause, "choose a place you may write to: --out FILE, or MICROBENCH_DATA")

@@ -159,10 +159,8 @@ def _of_another_format(lines: _Lines, name: str, error: msgspec.DecodeError | No
         return _decoded(bytes(msgspec.json.decode(lines.head, type=_Export).run), name)
     version = msgspec.json.decode(lines.head, type=_Version).schema_version
     if version > SCHEMA_VERSION:
-        raise RunUnreadableError(
-            f"{name} has format {version}, newer than this microbench knows ({SCHEMA_VERSION})",
-            "update microbench: pip install --upgrade cuda-microbench",
-        )
+        cause = f"{name} has format {version}, newer than this microbench knows ({SCHEMA_VERSION})"
+        raise RunUnreadableError(cause, "update microbench: install a newer checkout or wheel")
     if version == SCHEMA_VERSION and error is not None:
         raise error
     raise RunUnreadableError(f"{name} has format {version}, which no microbench ever wrote", NEXT_STEP)

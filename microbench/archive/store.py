@@ -1,6 +1,5 @@
 """Finds and reads runs: the data folder, the names of runs, compressed files, bundled reference runs."""
 
-import difflib
 import os
 import re
 import secrets
@@ -13,7 +12,7 @@ import platformdirs
 
 from microbench.archive import processes, remarks, schema
 from microbench.core import files
-from microbench.core.errors import RunUnreadableError
+from microbench.core.errors import RunUnreadableError, nearest
 from microbench.core.model import Run
 from microbench.core.units import plain
 
@@ -140,8 +139,8 @@ def find(name: str | Path) -> Path:
     if matches:
         several = ", ".join(path.stem for path in matches[:5])
         raise RunUnreadableError(f"{plain(name)} means {len(matches)} runs: {several}", "type more of the id")
-    near = difflib.get_close_matches(name, [*bundled(), *(path.stem for path in runs[:NAMES_COMPARED])], n=1)
-    raise RunUnreadableError(f"there is no run {plain(name)}", f"did you mean {near[0]}?" if near else LIST_THEM)
+    known = [*bundled(), *(path.stem for path in runs[:NAMES_COMPARED])]
+    raise RunUnreadableError(f"there is no run {plain(name)}", nearest(name, known) or LIST_THEM)
 
 
 def _size(path: Path) -> int | None:
@@ -174,12 +173,17 @@ def read(path: Path, keep_damage: bool = False) -> Run:
             data = file.read(size_bytes)
     except OSError as error:
         raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
+    return processes.attached(decode(data, name, keep_damage), data_folder())
+
+
+def decode(data: bytes, name: str, keep_damage: bool = False) -> Run:
+    """The run in the content of a file, without the deviations of its machine. Raises RunUnreadableError."""
     if data.startswith(XZ_MAGIC):
         data = _unpacked(data, name)
     if not data:
         cause = f"{name} is empty: nothing was measured, or the run is still starting"
         raise RunUnreadableError(cause, "wait, or delete it and measure again")
-    return processes.attached(schema.decode(data, name, keep_damage), data_folder())
+    return schema.decode(data, name, keep_damage)
 
 
 def read_head(path: Path) -> Run:
@@ -204,9 +208,8 @@ def _unpacked(data: bytes, name: str) -> bytes:
     try:
         import lzma
     except ImportError:
-        raise RunUnreadableError(
-            f"{name} is compressed, and this Python was built without lzma", "unpack it with `xz -dk`"
-        ) from None
+        cause = f"{name} is compressed, and this Python was built without lzma"
+        raise RunUnreadableError(cause, "unpack it with `xz -dk`") from None
     unpacked = b""
     while data:
         unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ)

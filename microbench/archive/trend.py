@@ -1,6 +1,5 @@
 """Collects one metric over the recorded runs: its value and interval in each session of each run."""
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import msgspec
 from microbench.analysis.stats import Interval, Row, Trust, rows
 from microbench.archive import store
 from microbench.archive.damage import DAMAGED
-from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.errors import RunUnreadableError, UsageError, nearest
 from microbench.core.model import Param, Run
 from microbench.core.units import plain
 
@@ -67,8 +66,7 @@ def gathered(paths: Sequence[Path], metric: str) -> tuple[list[Point], list[str]
             except RunUnreadableError:
                 continue
             known |= {f"{info.name}.{declared.name}" for info in infos for declared in info.metrics}
-        near = difflib.get_close_matches(metric, sorted(known), n=1)
-        next_step = f"did you mean {near[0]}?" if near else EXAMPLE
+        next_step = nearest(metric, sorted(known)) or EXAMPLE
         if metric in known:
             next_step = f"microbench run {metric.partition('.')[0]} measures it"
         raise UsageError(f"none of {len(paths)} recorded runs has {plain(metric, 100)}", next_step)
@@ -122,10 +120,8 @@ def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
         return {}, text
     pairs = [part.strip().partition("=") for part in text.split(",")]
     if not all(name and equals and value for name, equals, value in pairs):
-        raise UsageError(
-            f"--case {plain(text, 100)} is not axis=value[,axis=value]",
-            "give it like size_bytes=64, or a case's whole id",
-        )
+        cause = f"--case {plain(text, 100)} is not axis=value[,axis=value]"
+        raise UsageError(cause, "give it like size_bytes=64, or a case's whole id")
     return {name: value for name, _, value in pairs}, None
 
 

@@ -7,9 +7,11 @@ return what they returned before, so that what else stops it shows, and how fast
 from __future__ import annotations
 
 import builtins
+import inspect
 import linecache
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -50,7 +52,10 @@ WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch
 
 
 class Blocker(NamedTuple):
-    """One call that stops a capture: its kind (a key of ADVICE), where it is, what it is, and what to do."""
+    """One call that stops a capture: its kind (a key of ADVICE), where it is, what it is, and what to do.
+
+    ``at`` is the line of the function itself that leads to it, 0 if unknown.
+    """
 
     kind: str
     line: str
@@ -58,38 +63,60 @@ class Blocker(NamedTuple):
     why: str
     advice: str
     times: int = 1
+    at: int = 0
 
 
-def blockers(call: Callable[[], Any], optimizers: list[Any]) -> tuple[list[Blocker], list[Any]]:
-    """The calls of one run of ``call`` that stop a capture, each line once, and what they returned, in order."""
+class Looked(NamedTuple):
+    """The blockers of one run, each line once; what they returned, in order; operations by line of the function."""
+
+    blockers: list[Blocker]
+    results: list[Any]
+    operations: Counter[int]
+
+
+def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: list[Any]) -> Looked:
+    """What stops a capture of ``call``, which calls ``function`` once."""
     found: list[Blocker] = [
         Blocker("capturable", "", f"{type(one).__name__}.step", "its step count is on the host", ADVICE["capturable"])
         for one in optimizers
         if any(group.get("capturable") is False for group in one.param_groups)
     ]
-    looking = Looking()
+    looking = Looking(code=getattr(inspect.unwrap(function), "__code__", None))
     with looking, _watched(looking):
         call()
     found += looking.found
-    merged: dict[tuple[str, str, str], Blocker] = {}
+    merged: dict[tuple[str, str, str, int], Blocker] = {}
     for one in found:
-        key = one.kind, one.line, one.call
+        key = one.kind, one.line, one.call, one.at
         merged[key] = merged[key]._replace(times=merged[key].times + 1) if key in merged else one
-    return list(merged.values()), looking.results
+    return Looked(list(merged.values()), looking.results, looking.operations)
 
 
 class Looking(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operation, and keeps what those return that a capture forbids. With ``results`` it gives them back
-    instead of running them."""
+    instead of running them. Operations are counted by the line of ``code`` that leads to them."""
 
-    def __init__(self, results: list[Any] | None = None) -> None:
+    def __init__(self, results: list[Any] | None = None, code: types.CodeType | None = None) -> None:
         super().__init__()
         self.found: list[Blocker] = []
         self.results: list[Any] = []
+        self.operations: Counter[int] = Counter()
         self.given = iter(results) if results is not None else None
+        self._code = code
+        self._frame: types.FrameType | None = None
+
+    def _at(self) -> int:
+        """The line at which the function is: autograd's thread, which it does not call, works for it meanwhile."""
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not self._code:
+            frame = frame.f_back
+        self._frame = frame or self._frame
+        return self._frame.f_lineno if self._frame is not None else 0
 
     def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = kind_of(function, args, kwargs or {})
+        if self._code is not None:
+            self.operations[self._at()] += 1
         if not kind:
             return function(*args, **(kwargs or {}))
         if self.given is not None:
@@ -102,7 +129,7 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
 
     def note(self, kind: str, call: str, why: str) -> None:
         """Keep a blocker with the user's line."""
-        self.found.append(Blocker(kind, user_line(sys._getframe(1)), call, why, ADVICE[kind]))
+        self.found.append(Blocker(kind, user_line(sys._getframe(1)), call, why, ADVICE[kind], at=self._at()))
 
 
 def kind_of(function: Any, args: Any, kwargs: Any) -> str:
@@ -203,6 +230,6 @@ def user_line(frame: types.FrameType | None) -> str:
         file = frame.f_code.co_filename
         if not (file.startswith((*LIBRARIES, here, "<")) or "-packages" in file):
             source = linecache.getline(file, frame.f_lineno).strip()
-            return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60]}"
+            return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60].rstrip(':')}"
         frame = frame.f_back
     return ""

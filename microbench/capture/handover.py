@@ -1,16 +1,20 @@
-"""The change that makes a function of the user's a CUDA graph: a helper file, and a diff of the user's file."""
+"""The change that makes a function of the user's a CUDA graph, or its parts: a helper file, and a diff of the file."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import subprocess
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 HELPER = "cuda_graph.py"
 IMPORT = "from cuda_graph import graphed"
+MOST_PARTS, LEAST_OPERATIONS = 3, 4
+STAYS = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.Delete, ast.Import, ast.ImportFrom,
+         ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Return)  # fmt: skip
 
 
 class Change(NamedTuple):
@@ -20,6 +24,7 @@ class Change(NamedTuple):
     text: str
     diff: str
     helper: str
+    parts: tuple[str, ...] = ()  # the names of new functions, each a graph
 
 
 def change(file: Path, name: str, also: Sequence[str] = ()) -> Change | None:
@@ -39,13 +44,112 @@ def change(file: Path, name: str, also: Sequence[str] = ()) -> Change | None:
     lines = source.splitlines(keepends=True)
     first = min([found.lineno, *(one.lineno for one in found.decorator_list)]) - 1
     indent = lines[found.lineno - 1][: found.col_offset]
-    options = f"(also=lambda: ({', '.join(also)},))" if also else ""
-    lines.insert(first, f"{indent}@graphed{options}\n")
+    lines.insert(first, f"{indent}{_decorator(also)}")
+    return _changed(file, source, tree, lines)
+
+
+def change_parts(
+    file: Path, name: str, stays: Collection[int], operations: Mapping[int, int], also: Sequence[str] = ()
+) -> Change | None:
+    """The change for a function of a file of which some lines stay as they are: the statements between them become
+    functions, each a graph. At most three, those with the most ``operations`` by line; None if there are none.
+    """
+    source = file.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    found = next((one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+    if found is None or any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(found)):
+        return None
+    runs = [(sum(operations.get(line, 0) for one in run for line in _lines(one)), run) for run in _runs(found, stays)]
+    chosen = sorted((one for one in runs if one[0] >= LEAST_OPERATIONS), key=lambda one: -one[0])[:MOST_PARTS]
+    ordered = sorted((run for _, run in chosen), key=lambda run: run[0].lineno)
+    lines = source.splitlines(keepends=True)
+    new: list[str] = []
+    names, indent = [], " " * found.body[0].col_offset
+    for number, run in reversed(list(enumerate(ordered, 1))):
+        first, last, part = run[0].lineno - 1, run[-1].end_lineno or 0, f"_{name}_part{number}"
+        takes, gives = _passed(found, run)
+        call = f"{part}({', '.join(takes)})"
+        before = "return " if isinstance(run[-1], ast.Return) else f"{', '.join(gives)} = " if gives else ""
+        returned = [f"{indent}return {', '.join(gives)}\n"] if gives and before != "return " else []
+        new = [_decorator(also), f"def {call}:\n", *lines[first:last], *returned, "\n", "\n", *new]
+        lines[first:last] = [f"{indent}{before}{call}\n"]
+        names.append(part)
+    if not names:
+        return None
+    first = min([found.lineno, *(one.lineno for one in found.decorator_list)]) - 1
+    lines[first:first] = new
+    return _changed(file, source, tree, lines)._replace(parts=tuple(reversed(names)))
+
+
+def _lines(one: ast.stmt) -> range:
+    return range(one.lineno, (one.end_lineno or one.lineno) + 1)
+
+
+def _runs(function: ast.FunctionDef, stays: Collection[int]) -> Iterable[list[ast.stmt]]:
+    """Statements that follow each other and may be moved to another function; a return only as the last."""
+    run: list[ast.stmt] = []
+    lines = Counter(line for one in function.body for line in _lines(one))
+    fixed = {*stays, *(line for line, statements in lines.items() if statements > 1)}
+    for one in function.body:
+        text = isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+        within = any(isinstance(each, STAYS) for each in ast.walk(one) if each is not one)
+        ends = isinstance(one, ast.Return)
+        if within or text or (isinstance(one, STAYS) and not ends) or not fixed.isdisjoint(_lines(one)):
+            if run:
+                yield run
+            run = []
+        else:
+            run.append(one)
+    if run:
+        yield run
+
+
+def _passed(function: ast.FunctionDef, run: list[ast.stmt]) -> tuple[list[str], list[str]]:
+    """The names of the function's own that a run of its statements reads, and those that it makes for later ones."""
+    place = function.body.index(run[0])
+    arguments = [one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)]
+    before = dict.fromkeys([*arguments, *_named(function.body[:place], ast.Store)])
+    made: set[str] = set()
+    takes: dict[str, None] = {}
+    for one in run:
+        takes |= dict.fromkeys(name for name in _named([one], ast.Load) if name in before and name not in made)
+        if isinstance(one, ast.Assign | ast.AnnAssign):
+            made |= set(_named([one], ast.Store))
+    later = set(_named(function.body[place + len(run) :], ast.Load))
+    return [name for name in before if name in takes], [name for name in _named(run, ast.Store) if name in later]
+
+
+def _named(statements: Iterable[ast.AST], context: type[ast.Load] | type[ast.Store]) -> list[str]:
+    """The function's names that statements read or bind; ``x += 1`` does both."""
+    found: dict[str, None] = {}
+    for one in statements:
+        inner = _named(ast.iter_child_nodes(one), context)
+        if isinstance(one, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            own = set(_named((each.target for each in one.generators), ast.Store))
+        else:
+            own = (
+                {each.arg for each in ast.walk(one.args) if isinstance(each, ast.arg)}
+                if isinstance(one, ast.Lambda)
+                else set()
+            )
+        found |= dict.fromkeys(name for name in inner if name not in own)
+        if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name):
+            found[one.target.id] = None
+        elif isinstance(one, ast.Name) and isinstance(one.ctx, context):
+            found[one.id] = None
+    return list(found)
+
+
+def _decorator(also: Sequence[str]) -> str:
+    return f"@graphed(also=lambda: ({', '.join(also)},))\n" if also else "@graphed\n"
+
+
+def _changed(file: Path, source: str, tree: ast.Module, lines: list[str]) -> Change:
+    """The change to these lines, with the import that they need."""
     lines.insert(_import_line(tree), f"{IMPORT}\n")
-    text = "".join(lines)
     names = f"a/{file.name}", f"b/{file.name}"
     diff = "".join(difflib.unified_diff(source.splitlines(keepends=True), lines, *names))
-    return Change(file, text, diff, helper())
+    return Change(file, "".join(lines), diff, helper())
 
 
 def helper() -> str:

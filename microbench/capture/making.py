@@ -29,13 +29,18 @@ LEAST_INPUTS, MOST_INPUTS = 3, 8
 
 
 class Asked(msgspec.Struct):
-    """What is asked: functions as text, axes, and whether torch.compile is tried."""
+    """What is asked: functions as text, axes, and whether torch.compile is tried.
+
+    If the function has ``parts``, which are graphs, ``source`` is its file as it was without.
+    """
 
     function: str
     setup: str = ""
     inputs: str = ""
     axes: dict[str, str | int] = {}
     compile: bool = False
+    parts: tuple[str, ...] = ()
+    source: str = ""
 
 
 class Stop(msgspec.Struct):
@@ -47,6 +52,7 @@ class Stop(msgspec.Struct):
     why: str
     advice: str
     times: int
+    at: int = 0
 
 
 class Times(msgspec.Struct):
@@ -66,6 +72,7 @@ class Report(msgspec.Struct):
     error: str = ""
     gpu: str = ""
     blockers: list[Stop] = []
+    operations: dict[int, int] = {}  # by line of the function, where calls are in the way
     rest: Times | None = None  # a replay without the blockers
     proved: bool = False
     why: str = ""
@@ -88,7 +95,10 @@ class Report(msgspec.Struct):
 
 
 class Made(NamedTuple):
-    """What came of a function: the report on its graph; the change of its file, and the report on the changed file."""
+    """What came of a function: the report on its graph; the change of its file, and the report on the changed file.
+
+    If calls are in the way, the change makes graphs of the parts between them.
+    """
 
     what: str
     report: Report
@@ -97,7 +107,9 @@ class Made(NamedTuple):
 
     @property
     def proved(self) -> bool:
-        """Whether the graph is proved, and the changed file too if there is one."""
+        """Whether the graph is proved, and the changed file too if there is one; or graphs of its parts."""
+        if self.change is not None and self.change.parts:
+            return self.again is not None and self.again.proved
         return self.report.proved and (self.again is None or self.again.proved)
 
 
@@ -143,7 +155,11 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise MeasurementError("an async or generator function does nothing when called: name one that does the step")
     patched = hasattr(function, "counts") and hasattr(function, "reasons")
-    eager = function.function if patched else function
+    eager: Any = function.function if patched else function
+    if asked.parts:
+        from microbench.capture.proof import unparted
+
+        eager = unparted(function, asked.source, asked.function.rpartition("::")[2])
     stage("calling")
     for _ in range(3):
         called(partial(eager, *arguments, **named), inspect.getsourcefile(inspect.unwrap(eager)) or "")
@@ -156,9 +172,15 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
         raise MeasurementError("it uses PyTorch without a GPU: nothing can be captured")
     report.gpu = torch.cuda.get_device_name()
     inputs = arguments, named
-    if not examine(eager, inputs, given, report, stage, function if patched else None) or patched:
-        return
-    gain(eager, given or drawn(inputs, report.random_seed), asked.compile, report, stage)
+
+    def graphed() -> Any:
+        from microbench.capture.graphed import Graphed
+        from microbench.capture.proof import Parted
+
+        return Parted(function, asked.parts) if asked.parts else function if patched else Graphed(eager)
+
+    if examine(eager, inputs, given, report, stage, graphed, look=not asked.parts) and not patched:
+        gain(eager, graphed, given or drawn(inputs, report.random_seed), asked.compile, report, stage)
 
 
 def drawn(inputs: Any, seed: int) -> list[Any]:
@@ -176,16 +198,23 @@ def drawn(inputs: Any, seed: int) -> list[Any]:
 
 
 def examine(
-    eager: Any, inputs: Any, given: list[Any], report: Report, stage: Callable[[str], None], graphed: Any = None
+    eager: Any,
+    inputs: Any,
+    given: list[Any],
+    report: Report,
+    stage: Callable[[str], None],
+    graphed: Callable[[], Any] | None = None,
+    look: bool = True,
 ) -> bool:
     """Look for what stops a capture, then prove the graph; whether it is proved. ``given`` are inputs of the user's."""
     from microbench.capture.graphed import Graphed
     from microbench.capture.proof import prove
     from microbench.capture.state import Kept
 
-    stage("blockers")
     start = Kept(eager, inputs)
-    _look(start, eager, inputs, report, stage)
+    if look:
+        stage("blockers")
+        _look(start, eager, inputs, report, stage)
     if report.blockers:
         return False
     stage("inputs")
@@ -194,7 +223,7 @@ def examine(
     report.inputs = len(sets)
     names = [one.name for one in _parameters(eager)] or list(inputs[1])
     stage("proof")
-    ended = attempt(lambda: prove(eager, graphed or Graphed(eager), sets, moved, names))
+    ended = attempt(lambda: prove(eager, (graphed or partial(Graphed, eager))(), sets, moved, names))
     if (error := ended.error) is not None:
         what = (
             "a replay reads memory that was given back" if "illegal memory" in str(error) else "it cannot be captured"
@@ -222,11 +251,12 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
 
     call = partial(eager, *inputs[0], **inputs[1])
     optimizers = [one for one in start.reached.objects if isinstance(one, torch.optim.Optimizer)]
-    found, results = blockers.blockers(call, optimizers)
-    report.blockers = [Stop(*one) for one in found]
+    looked = blockers.blockers(eager, call, optimizers)
+    report.blockers = [Stop(*one) for one in looked.blockers]
     start.restore()
-    if not found:
+    if not report.blockers:
         return
+    report.operations = dict(looked.operations)
     stage("the rest")
 
     def both() -> dict[str, Times]:
@@ -237,7 +267,7 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
                 state.update({"step": state["step"].cuda()} if isinstance(state.get("step"), torch.Tensor) else {})
         for _ in range(2):
             call()
-        graph = blockers.rest(call, results, lambda replaced: Graph(replaced, (), {}, [], [], copies=False))
+        graph = blockers.rest(call, looked.results, lambda replaced: Graph(replaced, (), {}, [], [], copies=False))
         return timed({"rest": lambda: graph.replay([]), "eager": call})[0]
 
     ended = attempt(both)
@@ -249,11 +279,16 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
     start.restore()
 
 
-def gain(eager: Any, sets: list[Any], compile: bool, report: Report, stage: Callable[[str], None]) -> None:
+def gain(
+    eager: Any,
+    graphed: Callable[[], Any],
+    sets: list[Any],
+    compile: bool,
+    report: Report,
+    stage: Callable[[str], None],
+) -> None:
     """The times of the function and of its graph, inputs copied in, and what the graph costs, into the report."""
     import torch
-
-    from microbench.capture.graphed import Graphed
 
     stage("times")
     turn = itertools.cycle(sets)
@@ -267,7 +302,7 @@ def gain(eager: Any, sets: list[Any], compile: bool, report: Report, stage: Call
 
     torch.cuda.synchronize()
     before = torch.cuda.mem_get_info()[0]
-    graph = with_inputs(Graphed(eager))
+    graph = with_inputs(graphed())
     for _ in range(3):
         graph()
     torch.cuda.synchronize()

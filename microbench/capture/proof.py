@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import gc
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +36,48 @@ HOW = ("capturable", "foreach", "fused", "differentiable")  # settings of optimi
 KEPT_SHARE = 0.25  # of the free memory, for outputs that are kept
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Parted:
+    """A function of which parts are graphs, to be proved like a Graphed: its counts are those of its parts."""
+
+    def __init__(self, function: Callable[..., Any], parts: Sequence[str], **options: Any) -> None:
+        names = inspect.unwrap(function).__globals__
+        self.function, self._names = function, parts
+        self._parts: list[Graphed] = [names[name] for name in parts]
+        for one in self._parts:  # the same objects, as new
+            vars(one).update(vars(type(one)(one.function, **{**one.options, **options})))
+        self.options = {**self._parts[0].options, "parts": parts}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.function(*arguments, **named)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Those of the part that was replayed least."""
+        return min((one.counts for one in self._parts), key=lambda one: one["replays"])
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """Why a part was not replayed."""
+        return sum((one.reasons for one in self._parts), Counter())
+
+
+def unparted(function: Callable[..., Any], source: str, name: str) -> Callable[..., Any]:
+    """The same function in the same module, with the code that it has in ``source``."""
+    inner: Any = inspect.unwrap(function)
+    whole = compile(source, inner.__code__.co_filename, "exec")
+    before = next(one for one in whole.co_consts if isinstance(one, CodeType) and one.co_name == name)
+
+    @wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        code, inner.__code__ = inner.__code__, before
+        try:
+            return function(*arguments, **named)
+        finally:
+            inner.__code__ = code
+
+    return called
 
 
 class Difference(NamedTuple):
@@ -70,7 +114,7 @@ class Ran(NamedTuple):
 
 def prove(
     function: Callable[..., Any],
-    other: Graphed,
+    other: Graphed | Parted,
     inputs: Sequence[Inputs],
     moved: Sequence[Any] = (),
     names: Sequence[str] = (),
@@ -124,10 +168,11 @@ def prove(
     if other.counts.get("replays", 0) < CALLS // 2:
         reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
         return proof(f"calls cannot be replayed: {reason}")
-    frozen = plan.frozen(function, type(other), other.options, exact=not own)
+    counts = dict(other.counts)  # parts are made anew from here on
+    frozen = plan.frozen(function, other, exact=not own)
     if frozen is not None:
         return proof("a value of the host is frozen in the graph", frozen)
-    return proof("", exact=not scatter, scatter=scatter)._replace(also=tuple(plan.also))
+    return proof("", exact=not scatter, scatter=scatter)._replace(also=tuple(plan.also), counts=counts)
 
 
 def state_differs(one: After, other: After) -> bool:
@@ -198,7 +243,9 @@ class Plan:
         for tensor, values in self._moved[number % len(self._moved)] if self._moved else ():
             tensor.copy_(values)
 
-    def step_by_step(self, function: Callable[..., Any], other: Graphed) -> tuple[str, Difference | None, str]:
+    def step_by_step(
+        self, function: Callable[..., Any], other: Callable[..., Any]
+    ) -> tuple[str, Difference | None, str]:
         """Each call by both from the same state: why they differ or "", what differs first, and the own scatter."""
         self._start.restore()
         random = np.random.default_rng(1)
@@ -236,9 +283,7 @@ class Plan:
             (varied if differs or place in self._written else left).append(name)
         return tuple(dict.fromkeys((*varied, *self._changed))), tuple(left)
 
-    def frozen(
-        self, function: Callable[..., Any], graphed: Any, options: dict[str, Any], exact: bool
-    ) -> Difference | None:
+    def frozen(self, function: Callable[..., Any], proved: Graphed | Parted, exact: bool) -> Difference | None:
         """The first value of the host that changes what calls do, and that a graph cannot be told to look at.
 
         Those that it can be told to look at, because the function's module names them, are added to ``also``. With
@@ -255,10 +300,10 @@ class Plan:
             eager: Any = ended.result
             if not differences(base, eager):
                 continue
-            for also in (options["also"], _looking(name, value, names)):
+            for also in (proved.options["also"], _looking(name, value, names)):
                 if also is None:
                     break
-                other = graphed(function, **{**options, "most": 2, "also": also})
+                other = type(proved)(proved.function, **{**proved.options, "most": 2, "also": also})
                 try:
                     graph = self.run(other, CHANGE_CALLS, (holder, key, changed))
                 except RuntimeError:  # it cannot be captured then, which nobody overlooks
@@ -269,7 +314,7 @@ class Plan:
                     self._start.restore()
                 found = [one for one in differences(eager, graph) if exact or not is_rounding(one)]
                 if not found:
-                    if also is not options["also"]:
+                    if also is not proved.options["also"]:
                         self.also.append(name)
                     break
             if found:
@@ -306,7 +351,7 @@ class Plan:
 class Both:
     """Makes each call by a function and by its graph, from the same state, and compares what they return and leave."""
 
-    def __init__(self, function: Callable[..., Any], graph: Graphed) -> None:
+    def __init__(self, function: Callable[..., Any], graph: Callable[..., Any]) -> None:
         self._function, self._graph, self._calls = function, graph, 0
         self._aside = _aside(function)
         self._scatter: dict[str, Deviation] = {}

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -40,6 +41,8 @@ def main() -> None:
             exit_code = app(standalone_mode=False)
     except typer.Exit as ended:
         exit_code = ended.exit_code
+    if exit_code == ExitCode.INTERRUPTED:  # a second Ctrl-C would only stop what is tidied up
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:  # if standard error cannot be written, what Python would still flush at exit is discarded
         sys.stderr.flush()
     except OSError:

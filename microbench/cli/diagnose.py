@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from microbench.cli.options import ANSWER, COSTS, WHY, Picture
-from microbench.cli.output import check_new, draw, print_json, write_new
+from microbench.cli.output import check_new, draw, print_bytes, print_json, write_new
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.options import argument, flag, option
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
+    from microbench.diagnosis.changed import Changed, Limit
     from microbench.diagnosis.diagnosis import Diagnosis
 
 PAGES = (".html", ".htm")
@@ -22,10 +24,18 @@ LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
 def diagnose(
     *,
-    traces: list[Path] = argument("TRACE...", "Traces, or folders of them: one for each rank."),
+    traces: list[Path] = argument(
+        "TRACE...", "A trace; BEFORE and AFTER, of which each may be counts; or one for each rank, or folders of them."
+    ),
     step: str | None = option("TIME", "The time of a step without a profiler, or whose call is one: train.py:step."),
     run: str | None = COSTS,
-    fail_on: str | None = option("LIMIT", "End with exit code 5 beyond this: launch-bound>30% or idle>50%."),
+    fail_on: str | None = option(
+        "LIMIT",
+        "End with exit code 5 beyond this: launch-bound>30%, idle>50%, or counts of a step: 'launches>+0, waits>+0'.",
+    ),
+    counts: bool = flag("Show the counts of a step instead: launches, waits, copies; with --json for a baseline."),
+    markdown: bool = flag("Print what changed from BEFORE to AFTER as Markdown for a pull request."),
+    openmetrics: bool = flag("Print the counts of a step as OpenMetrics text."),
     json: bool = ANSWER,
     everything: bool = flag("Add tables: causes, places, changes, what a graph cannot hold.", "--all"),
     from_: str | None = option(
@@ -42,48 +52,55 @@ def diagnose(
     speedscope: Path | None = option(
         "FILE", "Write the idle time by cause and function to this new file for speedscope.app, a flame graph."
     ),
+    perfetto: Path | None = option(
+        "FILE", "Write idle time by cause, streams and host code to this new file for ui.perfetto.dev, a timeline."
+    ),
     why: bool = WHY,
     picture: Picture,
 ) -> int:
     """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.
 
-    Reads traces of torch.profiler, Nsight Systems and JAX, and recordings of microbench watch.
+    Reads traces of torch.profiler, Nsight Systems and JAX, and recordings of microbench watch. Of two files that are
+    no ranks of one job it says what changed in a step: what it submits, where, and its time.
     """
-    from microbench.library.answers import diagnosed, files_of
+    from microbench.diagnosis import lanes, stacks
+    from microbench.diagnosis.changed import are_two, compare, limits, side
+    from microbench.library.answers import diagnosed, files_of, is_file_of_counts
     from microbench.model.step_file import typed_seconds, written
     from microbench.report.sheets import diagnosis as drawing
     from microbench.report.sheets import recorded_step
     from microbench.report.terminal import terminal
 
     limit = LIMIT.fullmatch(fail_on.strip()) if fail_on is not None else None
-    if fail_on is not None and limit is None:
-        raise UsageError(f"--fail-on {fail_on} is not understood", "give launch-bound>30% or idle>50%")
+    of_counts = limits(fail_on) if fail_on is not None and limit is None else []
     from_s, to_s = (typed_seconds(*each) for each in (("--from", from_), ("--to", to)))
-    for path, endings, written_as in ((page, PAGES, "the page as HTML"), (save, (".toml",), "the step as TOML")):
-        if path is not None and path.suffix.lower() not in ("", *endings):
-            named = plain(path.with_suffix(endings[0]).name, 60)
-            raise UsageError(
-                f"diagnose writes {written_as}, not as {plain(path.name, 60)}",
-                f"name the file {named}{'; a browser prints it to PDF' if path.suffix.lower() == '.pdf' else ''}",
-            )
-    for path in (page, save, speedscope):
+    _check_ending(page, PAGES, "the page as HTML")
+    _check_ending(save, (".toml",), "the step as TOML")
+    for path in (page, save, speedscope, perfetto):
         if path is not None:
             check_new(path, force=picture.force)
+    if counts or markdown or openmetrics or of_counts or any(map(is_file_of_counts, traces)):
+        if page or save or speedscope or perfetto or timeline or limit is not None:
+            raise UsageError("counts are compared without pictures and shares of time", "leave the other options out")
+        window = {"run": run, "step": step, "from_s": from_s, "to_s": to_s}
+        return _counts(traces, window, of_counts, json=json, markdown=markdown, openmetrics=openmetrics)
     files = files_of(traces)
-    asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope))
+    asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope), ("--perfetto", perfetto))
     if len(files) > 1 and (single := [name for name, given in asked if given]):
         raise UsageError(f"{single[0]} needs a single trace", f"give one of the {len(files)}")
     found = diagnosed(traces, run, step, from_s, to_s)
     several, costs = found.several, found.costs.words
+    if page is None and found.files == traces and are_two(several):
+        sides = [side(path.name, one) for path, one in zip(traces, several, strict=True)]
+        return _changed(compare(*sides), costs, of_counts, json=json, of_time=fail_on if limit else None)
     terminal.tell([f"left out: {error.cause}" for error in found.left_out], terminal.open_console(sys.stderr))
     if save is not None:
         if several[0].unwatched is None:
             raise UsageError(f"the step cannot be saved: {several[0].why_no_graph}", "leave out --save")
         write_new(save, written(several[0].unwatched).encode(), force=picture.force)
-    if speedscope is not None:
-        from microbench.diagnosis import stacks
-
-        write_new(speedscope, stacks.speedscope(several[0]), force=picture.force)
+    for path, made_by in ((speedscope, stacks.speedscope), (perfetto, lanes.perfetto)):
+        if path is not None:
+            write_new(path, made_by(several[0]), force=picture.force)
     if page is not None:
         from microbench.report.page import diagnosis as pages
 
@@ -96,10 +113,85 @@ def diagnose(
     else:
         draw(found.screen(everything=everything), picture, why=why)
     if not json:
-        made = [f"written: {plain(path)}" for path in (page, save, speedscope) if path is not None]
+        made = [f"written: {plain(path)}" for path in (page, save, speedscope, perfetto) if path is not None]
         terminal.tell(made, terminal.open_console(sys.stderr))
     changed = limit is not None and any(_beyond(one, limit[1], float(limit[2]) / 100) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
+
+
+def _check_ending(path: Path | None, endings: Sequence[str], written_as: str) -> None:
+    """Raise UsageError for a file with another ending."""
+    if path is not None and path.suffix.lower() not in ("", *endings):
+        named = plain(path.with_suffix(endings[0]).name, 60)
+        raise UsageError(
+            f"diagnose writes {written_as}, not as {plain(path.name, 60)}",
+            f"name the file {named}{'; a browser prints it to PDF' if path.suffix.lower() == '.pdf' else ''}",
+        )
+
+
+def _counts(
+    traces: list[Path],
+    options: dict[str, Any],
+    of_counts: list[Limit],
+    *,
+    json: bool,
+    markdown: bool,
+    openmetrics: bool,
+) -> int:
+    """Show the counts of one recording, or what changed between two."""
+    from microbench.diagnosis.changed import compare
+    from microbench.diagnosis.counts import written
+    from microbench.library.answers import recorded_side
+    from microbench.report.sheets import counts as drawing
+
+    if len(traces) > 2 or any(path.is_dir() for path in traces):
+        raise UsageError("counts are those of one file, or of BEFORE and AFTER", "give one or two files")
+    sides = [recorded_side(path, **options) for path in traces]
+    if len(sides) == 2:
+        return _changed(compare(*sides), "", of_counts, json=json, markdown=markdown)
+    if markdown:
+        raise UsageError("--markdown says what changed", "give BEFORE and AFTER")
+    if json:
+        print_bytes(written(sides[0].counts))
+    elif openmetrics:
+        print_bytes(drawing.counts_openmetrics(sides[0]).encode())
+    else:
+        draw(drawing.counts_screen(sides[0]))
+    return _ended([one for one in of_counts if one.passed(None, sides[0].counts)])
+
+
+def _changed(
+    changed: Changed,
+    costs: str,
+    of_counts: list[Limit],
+    *,
+    json: bool,
+    markdown: bool = False,
+    of_time: str | None = None,
+) -> int:
+    """Show what changed, and end with the exit code of the limits."""
+    from microbench.report.sheets import counts as drawing
+
+    if of_time is not None:
+        raise UsageError(f"--fail-on {of_time} is for one trace", "for BEFORE and AFTER give launches>+0")
+    if json:
+        print_json(drawing.changed_answer(changed))
+    elif markdown:
+        print_bytes(drawing.changed_markdown(changed).encode())
+    else:
+        draw(drawing.changed_screen(changed, costs))
+    if of_counts and changed.why_not:
+        raise UsageError(f"--fail-on cannot be judged: {changed.why_not}", "record more steps, or annotate them")
+    sides = changed.before.counts, changed.after.counts
+    return _ended([one for one in of_counts if one.passed(*sides, changed.every)])
+
+
+def _ended(passed: list[Limit]) -> int:
+    """Say which limits are passed; the exit code."""
+    from microbench.report.terminal import terminal
+
+    terminal.tell([f"failed: {one.text}" for one in passed], terminal.open_console(sys.stderr))
+    return ExitCode.CHANGED if passed else ExitCode.MEASURED
 
 
 def _beyond(diagnosis: Diagnosis, what: str, most: float) -> bool:

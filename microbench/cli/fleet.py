@@ -189,8 +189,10 @@ def _carry_out(
                 absent=connection.absent, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
-        if records.folder_of(store, campaign.campaign).exists():  # else it has not begun
+        if records.folder_of(store, campaign.campaign).exists():
             _close(campaign, store, where, next_lines)
+        else:
+            typer.echo("interrupted before the campaign began", err=True)
         return ExitCode.INTERRUPTED
     except MicrobenchError:
         if campaign.counts()["ok"] > ok_before:

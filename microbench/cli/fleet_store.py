@@ -84,7 +84,9 @@ def query(
 
     if json and csv:
         raise UsageError("--json and --csv are two formats", "give one of them")
-    columns, rows = stores.query(store, sql)
+    columns, rows, left_out = stores.query(store, sql)
+    for words in left_out[:MOST_NAMED]:
+        typer.echo(words, err=True)
     if not json and not csv:
         _draw_answer(columns, rows)
         return

@@ -23,7 +23,7 @@ def graph(
     setup: str | None = option("TARGET", "A function that gets the axes it names and returns the arguments."),
     inputs: str | None = option("TARGET", "A function that returns several sets of arguments; default: drawn anew."),
     axes: Mapping[str, Sequence[Any]] | None = option(
-        "NAME=VALUE", "The value of a parameter: batch=8. Repeatable.", "--axis", read=own_axes
+        "NAME=VALUES", "Values of a parameter: batch=1,8,64. Repeatable; one may have several.", "--axis", read=own_axes
     ),
     compile: bool = flag("Time torch.compile too, which takes a minute or more."),
     out: Path | None = option("FOLDER", "Write the diff and the helper file to this new folder.", "-o", "--out"),
@@ -36,16 +36,20 @@ def graph(
     The function is called some hundred times. Each call that stops a capture is named, with its line and what to
     change. The graph is compared with the function: 200 calls from the same start, with inputs that differ, other work
     between the calls and values of the host changed. Then both are timed, and the change of the file is run and proved
-    as well. The exit code is 0 if the graph is proved, else 1.
+    as well. If calls are in the way, graphs of what lies between them are tried. With several values of an axis, each
+    gets its graph and its times. The exit code is 0 if a change is proved, else 1.
     """
+    import msgspec
+
     from microbench.core.units import typed_time
     from microbench.library.graphs import LIMIT_S, make_graph, write_change
     from microbench.report.sheets import graph as drawing
     from microbench.report.terminal import terminal
 
     chosen = {name: str(values[0]) for name, values in (axes or {}).items()}
-    if several := [name for name, values in (axes or {}).items() if len(values) > 1]:
-        raise UsageError(f"--axis {several[0]} has several values", "give one: each needs a graph of its own")
+    several = [name for name, values in (axes or {}).items() if len(values) > 1]
+    if len(several) > 1:
+        raise UsageError(f"--axis {several[0]} and {several[1]} have several values", "give several to one of them")
     limit_s = typed_time(limit, 86400.0) if limit is not None else LIMIT_S
     error = terminal.open_console(sys.stderr)
 
@@ -53,13 +57,20 @@ def graph(
         terminal.tell((f"… {stage}",), error)
 
     made = make_graph(what, setup or "", inputs or "", chosen, compile, limit_s, progress)
+    along = {f"{several[0]}={chosen[several[0]]}": made.report} if several else {}
+    for value in (axes or {})[several[0]][1:] if several else ():
+        progress(name := f"{several[0]}={value}")
+        other = {**chosen, several[0]: str(value)}
+        along[name] = make_graph(what, setup or "", inputs or "", other, False, limit_s, progress, False).report
     written = write_change(made, out, apply) if made.proved and made.change is not None and (out or apply) else []
     if json:
-        print_json({**_answer(made), "written": [str(one) for one in written]})
+        answer = {**_answer(made), "written": [str(one) for one in written]}
+        print_json(answer | ({"axis": msgspec.to_builtins(along)} if along else {}))
     else:
-        draw(drawing.screen(made))
+        draw(drawing.screen(made, along))
         console = terminal.open_console()
-        slower = made.report.ratio is not None and made.report.ratio[0] <= 1
+        ratio = (made.report if made.report.proved else made.again or made.report).ratio
+        slower = ratio is not None and ratio[0] <= 1
         if made.proved and made.change is not None:
             if not written and not slower:
                 terminal.tell(["", *made.change.diff.splitlines(), ""], console)

@@ -3,10 +3,10 @@
 from microbench.cli import share
 from microbench.cli.options import JSON, WHY, Format
 from microbench.cli.output import draw, print_bytes, progress
-from microbench.core.options import argument
+from microbench.core.options import argument, flag
 from microbench.core.units import plain
 from microbench.library.options import OwnOptions
-from microbench.library.own import measured_own
+from microbench.library.own import counts_of, measured_own
 from microbench.library.runs import screen_of
 
 
@@ -14,6 +14,7 @@ def measure(
     what: str = argument("TARGET", "FILE.cu:KERNEL, FILE.py::FUNCTION or MODULE:FUNCTION, from the current folder."),
     *,
     asked: OwnOptions,
+    counts: bool = flag("Also show the counts of a call: launches, kernels by family, copies."),
     json: bool = JSON,
     why: bool = WHY,
 ) -> int:
@@ -22,7 +23,9 @@ def measure(
     A function is timed, captured into a CUDA graph and compared with its replays; if the capture fails, the line that
     stops it is named. A kernel of a .cu file is compiled, timed and compared with the measured ceilings of this GPU.
     """
+    from microbench.diagnosis.changed import Side
     from microbench.explain.own import OWN_PARAMETERS
+    from microbench.report.sheets.counts import counts_screen
     from microbench.report.terminal import terminal
 
     with progress() as listener:
@@ -31,6 +34,8 @@ def measure(
         print_bytes(share.exported(result.run, Format.JSON))
         return result.exit_code
     draw(screen_of(result.run, result.path), why=why)
+    for name, counted in counts_of(result.run) if counts else ():
+        draw(counts_screen(Side(name, counted)))
     lines = []  # which cases of the newest session have no figures
     for each in result.run.outcomes:
         if each.session == len(result.run.sessions) - 1 and each.status != "ok":

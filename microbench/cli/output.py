@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,8 +53,9 @@ def draw(
 
 
 @contextmanager
-def paged() -> Iterator[None]:
-    """Show output through a pager if standard output is a terminal and a pager is installed."""
+def paged(parts: Iterable[str]) -> Iterator[None]:
+    """Show output through a pager if standard output is a terminal and a pager is installed. It begins with an index:
+    the lines at which ``parts`` begin, by their titles."""
     pager = shutil.which("less")
     if pager is None or not sys.stdout.isatty():
         yield
@@ -65,9 +68,17 @@ def paged() -> Iterator[None]:
     screen, variables = sys.stdout, {"COLUMNS": str(width), "FORCE_COLOR": "" if "NO_COLOR" in os.environ else "1"}
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update({name: value for name, value in variables.items() if value})
-    sys.stdout = process.stdin
+    sys.stdout = io.StringIO()
     try:
         yield
+        drawn = sys.stdout.getvalue()
+        lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in drawn.splitlines()]
+        places = [
+            (part, [at for at, line in enumerate(lines) if line.startswith(f"{part[: width - 5]} ")]) for part in parts
+        ]
+        known = [(part, at[0]) for part, at in places if at]
+        index = [f"{at + len(known) + 3:>6}g  {part}" for part, at in known]
+        process.stdin.write("\n".join(["Parts, with what to type to go there (q ends):", *index, "", drawn]))
         process.stdin.flush()
     except BrokenPipeError:  # the reader has left the pager
         pass

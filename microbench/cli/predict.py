@@ -8,7 +8,7 @@ from microbench.cli.options import ANSWER, COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD
 from microbench.cli.output import draw, print_json
 from microbench.cli.signature import Without
 from microbench.core.errors import UsageError
-from microbench.core.options import argument, option
+from microbench.core.options import argument, flag, option
 from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
 from microbench.model.options import ChangeOptions, StepOptions
 
@@ -23,6 +23,7 @@ def predict(
     step: StepOptions,
     run: str | None = COSTS,
     json: bool = ANSWER,
+    everything: bool = flag("Add pictures, findings and the constants that it rests on.", "--all"),
     why: bool = WHY,
     picture: Picture,
 ) -> None:
@@ -37,7 +38,7 @@ def predict(
     if json:
         print_json(prediction.answer(side))
     else:
-        draw(prediction.sheet(side), picture, brief=True, why=why)
+        draw(prediction.sheet(side) if everything or why else prediction.screen(side), picture, brief=True, why=why)
 
 
 def whatif(

@@ -1,13 +1,16 @@
-"""A pytest plugin that checks how many launches a function makes, whether it can be captured, and what a graph gains.
+"""A pytest plugin that checks what a function submits, whether it can be captured, and what a graph gains.
 
     def test_step(microbench):
         microbench(step, at_most_launches=3, graph=True)
+        microbench.counts(step)  # against a file next to the test, which pytest --update-counts writes
 
 Counts and ratios of one process hold on any machine; absolute times do not, so none are asserted.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ import pytest
 from microbench.core.errors import MeasurementError, MicrobenchError, Skip
 
 if TYPE_CHECKING:
+    from microbench.diagnosis.counts import Counts
     from microbench.gpu.protocol.gpu import Gpu
 
 # Steps and replays are timed in turn, this many of each.
@@ -27,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The device on which the functions run."""
     parser.getgroup("microbench").addoption(
         "--microbench-device", default=None, help="the GPU of the fixture microbench: cuda:N, a UUID or fake"
+    )
+    parser.getgroup("microbench").addoption(
+        "--update-counts", action="store_true", help="write what microbench.counts() counts as the new baseline"
     )
 
 
@@ -49,10 +56,57 @@ def microbench_gpu(request: pytest.FixtureRequest) -> Iterator[Gpu]:
 
 
 class Asserted:
-    """Runs a function under test and asserts its launches, its graph and its gain."""
+    """Runs a function under test and asserts its launches, its graph, its gain and its counts."""
 
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: Gpu, request: pytest.FixtureRequest) -> None:
+        self._gpu, self._request, self._counted = gpu, request, 0
+
+    def counts(self, function: Callable[..., object], *arguments: object, **named: object) -> Counts:
+        """Assert that ``function(*arguments, **named)`` submits no more, and waits no more often, than its baseline.
+
+        That is a file in the folder ``counts`` next to the test, which --update-counts writes. Fails with what is more
+        and where; warns if something is less. Gives the counts.
+        """
+        __tracebackhide__ = True
+        from microbench.diagnosis.changed import Side, change_words, compare
+        from microbench.diagnosis.counts import count_nodes, read_counts, written
+        from microbench.experiments.own.loading import OwnCall
+        from microbench.experiments.own.step import own_step
+        from microbench.library.recordings import counted_call
+
+        call = partial(function, *arguments, **named)
+        if self._gpu.simulated:
+            with self._gpu.case():
+                step: Any = own_step(self._gpu, lambda: OwnCall(call, (*arguments, *named.values()), ""))
+                nodes, waits = step.submitted()
+                found = count_nodes(((node.kind, node.name, 1) for node in nodes), waits)
+        else:
+            try:
+                found = counted_call(call)
+            except MicrobenchError as error:
+                pytest.fail(f"{error}; {error.next_step}")
+        self._counted += 1
+        node = self._request.node
+        name = re.sub(r"[^\w.-]+", "_", f"{node.path.stem}.{node.name}") + f"-{self._counted}" * (self._counted > 1)
+        path = node.path.parent / "counts" / f"{name}.json"
+        before = read_counts(path.read_bytes(), path.name) if path.is_file() else None
+        if self._request.config.getoption("--update-counts"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(written(found, before))
+        elif before is None:
+            pytest.fail(f"there is no baseline {path}: write it by pytest --update-counts")
+        else:
+            differences = compare(Side("baseline", before), Side("now", found)).differences
+            words = [
+                f"  {change_words(one)}{': ' * bool(one.places)}{', '.join(one.places)}"
+                for one in differences
+                if one.more > 0
+            ]
+            if any(one.more > 0 and not one.named for one in differences):
+                pytest.fail("\n".join(("more than the baseline counts:", *words)))
+            if differences:
+                warnings.warn(f"counts are not those of {path.name}; pytest --update-counts keeps them", stacklevel=2)
+        return found
 
     def __call__(
         self,
@@ -111,6 +165,7 @@ class Asserted:
 
 
 @pytest.fixture
-def microbench(microbench_gpu: Any) -> Asserted:
-    """Asserts launches, graphs and gains of a function: ``microbench(step, at_most_launches=3, graph=True)``."""
-    return Asserted(microbench_gpu)
+def microbench(microbench_gpu: Any, request: pytest.FixtureRequest) -> Asserted:
+    """Asserts launches, graphs and gains of a function: ``microbench(step, at_most_launches=3, graph=True)``; and its
+    counts against a baseline: ``microbench.counts(step)``."""
+    return Asserted(microbench_gpu, request)

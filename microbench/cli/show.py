@@ -72,7 +72,7 @@ def show(
     if part is not None:
         drawn = part_sheet(part, *load(name)) if name else newest_part(part)
         if everything and part in SUITES:
-            with paged():
+            with paged(_parts(drawn)):
                 draw(drawn, picture, why=why)
         else:
             lines = 120 if part in SUITES else None  # the page of one suite is at most this long
@@ -81,10 +81,18 @@ def show(
         return
     path, run = load(name)
     if everything:
-        with paged():
-            draw(report_of(run, path), picture, why=why)
+        whole_run = report_of(run, path)
+        with paged(_parts(whole_run)):
+            draw(whole_run, picture, why=why)
     else:
         draw(screen_of(run, path, name), picture, why=why)
+
+
+def _parts(report: Report) -> list[str]:
+    """The titles of the suites, or of the benchmarks of the only one, in the order in which they are drawn."""
+    if len(report.sections) == 1:
+        return [table.title for study in report.sections[0].studies for table in study.tables[:1]]
+    return [section.title for section in report.sections]
 
 
 def newest_part(part: str) -> Report:

@@ -51,6 +51,7 @@ def watch(
     step: str | None = option("TIME", "As for `diagnose`: the time of a step, or whose call is one: train.py:step."),
     no_stacks: bool = flag("Do not sample, every 2 ms, in which lines and functions of Python the GPU waits."),
     utilisation: bool = flag("Also say what NVML and GPM say meanwhile, beside the time in which kernels ran."),
+    counts: bool = flag("Also show the counts of a step at the end, which `diagnose` compares."),
     pid: int | None = option("PID", "Record nothing: say what NVML says of this running process, until it ends."),
 ) -> int:
     """Run a command, record what its processes submit to the GPU, and say at the end why the GPU waits.
@@ -80,7 +81,7 @@ def watch(
 
             sampler = Sampler()
     if pid is not None:
-        if command or out is not None or utilisation or no_stacks or whole or any((window, every, step)):
+        if command or out is not None or utilisation or no_stacks or whole or counts or any((window, every, step)):
             raise UsageError(
                 "--pid records nothing and samples a process that runs already",
                 "leave out the command and all options but --for, or --pid",
@@ -104,7 +105,7 @@ def watch(
             begun = (lambda: None) if sampler is None else sampler.begin
             ended = program.watch(list(command), folder, how, begun, live.update)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
-            _explain(folder, ended, sampler, asked)
+            _explain(folder, ended, sampler, asked, counts=counts)
     finally:
         with contextlib.suppress(OSError):  # it holds recordings
             folder.rmdir()
@@ -139,7 +140,9 @@ def _windows(window_s: float | None, every_s: float | None) -> tuple[float | Non
     return window_s, every_s
 
 
-def _explain(folder: Path, ended: Ended, sampler: Sampler | None, step: tuple[float | None, str]) -> None:
+def _explain(
+    folder: Path, ended: Ended, sampler: Sampler | None, step: tuple[float | None, str], *, counts: bool
+) -> None:
     """Print the diagnosis of all recordings, what NVML said meanwhile, where they are, and what is not recorded."""
     from microbench.diagnosis import utilisation
     from microbench.report.terminal import terminal
@@ -155,7 +158,7 @@ def _explain(folder: Path, ended: Ended, sampler: Sampler | None, step: tuple[fl
         terminal.tell([*said([]), *(lines or [f"not recorded: {UNSEEN}"])], console)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        terminal.tell(said(_diagnose(paths, console, step)), console)
+        terminal.tell(said(_diagnose(paths, console, step, counts=counts)), console)
     if paths := _recordings(folder):
         terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
     elif not lines:
@@ -169,13 +172,15 @@ def _recordings(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{ENDING}"))
 
 
-def _diagnose(paths: list[Path], console: Console, step: tuple[float | None, str]) -> list[Trace]:
-    """Print one diagnosis, or several beside each other, and give the recordings.
+def _diagnose(paths: list[Path], console: Console, step: tuple[float | None, str], *, counts: bool) -> list[Trace]:
+    """Print one diagnosis, or several beside each other, then the counts if they are wanted, and give the recordings.
 
     Those of processes that used no GPU are removed.
     """
+    from microbench.diagnosis.changed import side
     from microbench.diagnosis.diagnosis import diagnose
     from microbench.library.answers import costs_of, screen_of
+    from microbench.report.sheets.counts import counts_screen
     from microbench.report.terminal import terminal
     from microbench.traces.reading import read
 
@@ -193,6 +198,8 @@ def _diagnose(paths: list[Path], console: Console, step: tuple[float | None, str
             terminal.tell_error(error, console)
     if several:
         terminal.draw(screen_of(several, costs, files), console)
+    for path, one in zip(files, several if counts else (), strict=False):
+        terminal.draw(counts_screen(side(path.name, one)), console)
     return [one.trace for one in several]
 
 

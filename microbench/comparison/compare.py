@@ -172,11 +172,11 @@ class Comparison(msgspec.Struct, frozen=True):
     only_new: tuple[Row, ...]
     gpus: tuple[TwoGpus, ...]
     other_models: tuple[TwoGpus, ...]
-    suites: tuple[SuiteShift, ...]
-    smallest: dict[tuple[str, bool], float]
-    controls: Controls | None
     same_within: float
     differences: tuple[Difference, ...]
+    suites: tuple[SuiteShift, ...] = ()
+    smallest: dict[tuple[str, bool], float] = {}
+    controls: Controls | None = None
 
     @property
     def lost(self) -> tuple[str, ...]:

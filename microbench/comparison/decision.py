@@ -369,22 +369,15 @@ def discoveries(p: FloatArray, judged: Shifts, suite: IntArray) -> BoolArray:
         rows = np.flatnonzero((suite == number) & (judged.reach >= SMALLEST_CHANGE))
         if not len(rows):
             continue
-        weighted = p[rows] / _attention(judged.expected, rows)
+        # Weights of the tests, 1 on average. They come from the scatter expected by the other rows, never from a row's
+        # own rounds.
+        weight = np.ones(len(rows)) if judged.expected is None else 1 / (1 + judged.expected[rows] / QUIET_VARIANCE)
+        weighted = p[rows] / np.minimum(weight / weight.mean(), MOST_ATTENTION)
         order = np.argsort(weighted)
         allowed = FALSE_DISCOVERIES / len(suites) * np.arange(1, len(rows) + 1) / len(rows)
         passing = np.flatnonzero(weighted[order] <= allowed)
         if len(passing):
             result[rows[order[: passing[-1] + 1]]] = True
-    return result
-
-
-def _attention(expected: FloatArray | None, rows: IntArray) -> FloatArray:
-    """Weights of the tests, 1 on average. They come from the scatter expected by the other rows, never from a row's own
-    rounds."""
-    if expected is None:
-        return np.ones(len(rows))
-    weight = 1 / (1 + expected[rows] / QUIET_VARIANCE)
-    result: FloatArray = np.minimum(weight / weight.mean(), MOST_ATTENTION)
     return result
 
 
@@ -610,7 +603,10 @@ def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fa
     level = np.log(own) - _digamma(freedom / 2) + np.log(freedom / 2)
     predicted = _predicted(level, np.log(np.maximum(within, LEAST_WITHIN)), family)
     centre, deviation = _centre(level - predicted)
-    unexplained = max(deviation**2 - float(np.mean(_trigamma(freedom / 2))), LEAST_UNEXPLAINED)
+    # Three terms of trigamma's asymptotic series (Abramowitz and Stegun 6.4.12): within 2 % from 1 on.
+    x = freedom / 2
+    trigamma = float(np.mean(1 / x + 1 / (2 * x * x) + 1 / (6 * x**3)))
+    unexplained = max(deviation**2 - trigamma, LEAST_UNEXPLAINED)
     # The inverse of trigamma by two of its terms is a little low, so that less is borrowed.
     borrowed = np.minimum(2 * ((1 + math.sqrt(1 + 2 * unexplained)) / (2 * unexplained)), freedom)
     expected = np.exp(predicted + centre + _digamma(borrowed / 2) - np.log(borrowed / 2))
@@ -651,10 +647,4 @@ def _centre(values: FloatArray) -> tuple[float, float]:
 def _digamma(x: FloatArray) -> FloatArray:
     """Three terms of its asymptotic series (Abramowitz and Stegun 6.3.18): within 4 % from 1/2 on."""
     result: FloatArray = np.log(x) - 1 / (2 * x) - 1 / (12 * x * x)
-    return result
-
-
-def _trigamma(x: FloatArray) -> FloatArray:
-    """Three terms of its asymptotic series (Abramowitz and Stegun 6.4.12): within 2 % from 1 on."""
-    result: FloatArray = 1 / x + 1 / (2 * x * x) + 1 / (6 * x**3)
     return result

@@ -20,7 +20,6 @@ from microbench.comparison.compare import (
     LOST,
     VERDICTS,
     WORSE,
-    BenchmarkShift,
     Change,
     Comparison,
     Controls,
@@ -154,16 +153,11 @@ def summary(comparison: Comparison) -> Finding:
         good = faster or (title == "NO CHANGE SHOWN" and not suites)
         severity = "problem" if slower else "good" if good else "note"
         text = " ".join([*(f"{suite}." for suite in suites), f"{', '.join(words)}."])
-    return Finding(
-        rule="compare.changes",
-        severity=severity,
-        title=title,
-        text=text,
-        threshold=(
-            f"the whole 95 % interval of the ratio beyond {SMALLEST}; false discoveries limited to "
-            f"{percent(decision.FALSE_DISCOVERIES)} over all suites (Benjamini-Hochberg in each)"
-        ),
+    threshold = (
+        f"the whole 95 % interval of the ratio beyond {SMALLEST}; false discoveries limited to "
+        f"{percent(decision.FALSE_DISCOVERIES)} over all suites (Benjamini-Hochberg in each)"
     )
+    return Finding("compare.changes", severity, title, text, threshold)
 
 
 def _benchmarks(comparison: Comparison) -> list[str]:
@@ -171,14 +165,13 @@ def _benchmarks(comparison: Comparison) -> list[str]:
     changed = {suite.suite for suite in comparison.suites if suite.changed}
     groups = [group for group in comparison.benchmarks if group.moved[0].new.suite not in changed]
     left = len(groups) - MOST_NAMED
-    words = "; ".join(map(_benchmark_in_words, groups[:MOST_NAMED]))
+    words = "; ".join(
+        f"{group.benchmark} {len(group.moved)} of {group.total}, {ratio(group.ratio.median)} in {group.kind}"
+        + (" as a share of the ceiling" if group.moved[0].shares else "")
+        for group in groups[:MOST_NAMED]
+    )
     more = f"; and {left} more benchmark{'' if left == 1 else 's'}" if left > 0 else ""
     return [words + more] if words else []
-
-
-def _benchmark_in_words(group: BenchmarkShift) -> str:
-    of_what = f"{group.kind} as a share of the ceiling" if group.moved[0].shares else group.kind
-    return f"{group.benchmark} {len(group.moved)} of {group.total}, {ratio(group.ratio.median)} in {of_what}"
 
 
 def _host_moved(comparison: Comparison) -> str:
@@ -311,13 +304,9 @@ def _suites(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
                 text += f"No host was seen to drift that far ({round_percent(math.expm1(decision.HOST_DRIFT))})."
             else:
                 text += "GPUs of one model differ less from run to run."
-            yield Finding(
-                rule="compare.suite",
-                severity="problem" if suite.slower else "good",
-                title=f"{way.capitalize()}: {_shift_in_words(suite, controls)}",
-                text=text,
-                threshold=f"the interval of the common shift beyond {SMALLEST}, after what the controls and GPUs allow",
-            )
+            title = f"{way.capitalize()}: {_shift_in_words(suite, controls)}"
+            threshold = f"the interval of the common shift beyond {SMALLEST}, after what the controls and GPUs allow"
+            yield Finding("compare.suite", "problem" if suite.slower else "good", title, text, threshold)
     for host in (True, False):
         members = [suite for suite in comparison.suites if suite.host == host and not suite.changed]
         if members:
@@ -346,16 +335,13 @@ def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, ne
         if host_moved := _host_moved(comparison):
             title = f"The host itself was {host_moved}, so there is no verdict on {moved}"
         text = f"Controls are the {controls.rows} figures of the host that no driver takes part in. {taken_off}"
+    threshold = (
+        f"the median cost moved by {SMALLEST} or more; controls are unchanged if their interval stays within "
+        f"{round_percent(math.expm1(decision.CONTROLS_WITHIN))}"
+    )
+    advice = _alternate(comparison, base, new, [suite.suite for suite in members])
     return Finding(
-        rule="compare.host" if clock == "host" else "compare.gpu",
-        severity="advice",
-        title=title,
-        text=text,
-        advice=_alternate(comparison, base, new, [suite.suite for suite in members]),
-        threshold=(
-            f"the median cost moved by {SMALLEST} or more; controls are unchanged if their interval stays within "
-            f"{round_percent(math.expm1(decision.CONTROLS_WITHIN))}"
-        ),
+        "compare.host" if clock == "host" else "compare.gpu", "advice", title, text, threshold, advice=advice
     )
 
 
@@ -404,14 +390,11 @@ def _clock(comparison: Comparison) -> Iterator[Finding]:
     ]
     if moved:
         size = percent(math.expm1(float(np.median([log for _, log in moved]))))
-        yield Finding(
-            rule="compare.clock",
-            severity="note",
-            title=f"{figures_in_words(moved)} moved only because the SM clock did, by {size}",
-            text="At one SM clock they are the same: the card was warmer or cooler, or used its power elsewhere.",
-            threshold=f"beyond {SMALLEST} as measured, the same at one SM clock",
-            rests_on=tuple(row_name(change.new) for change, _ in moved),
-        )
+        title = f"{figures_in_words(moved)} moved only because the SM clock did, by {size}"
+        text = "At one SM clock they are the same: the card was warmer or cooler, or used its power elsewhere."
+        threshold = f"beyond {SMALLEST} as measured, the same at one SM clock"
+        rests_on = tuple(row_name(change.new) for change, _ in moved)
+        yield Finding("compare.clock", "note", title, text, threshold, rests_on)
 
 
 def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
@@ -469,20 +452,17 @@ def _hidden(comparison: Comparison) -> Iterator[Finding]:
         middle = float(np.median([max(interval.high, 1 / interval.low) - 1 for interval in same]))
         parts.append(f"{percent(middle)} in half of the figures that are the same")
     if parts:
-        yield Finding(
-            rule="compare.hidden",
-            severity="note",
-            title=f"Smallest detectable change: {'; '.join(parts)}",
-            text=(
-                f"Same: the 95 % interval of the ratio stays within ±{percent(comparison.same_within)} (--same-within) "
-                f"and includes 1. Within {round_percent(STABLE_HALF_WIDTH)}: it stays within that, but is wider than "
-                "the same or excludes 1."
-            ),
-            threshold=(
-                "a suite: found in 95 of 100 such pairs of runs; a figure: the far end of its 95 % interval; over "
-                f"{round_percent(STABLE_HALF_WIDTH)} it is unclear"
-            ),
+        title = f"Smallest detectable change: {'; '.join(parts)}"
+        text = (
+            f"Same: the 95 % interval of the ratio stays within ±{percent(comparison.same_within)} (--same-within) "
+            f"and includes 1. Within {round_percent(STABLE_HALF_WIDTH)}: it stays within that, but is wider than "
+            "the same or excludes 1."
         )
+        threshold = (
+            "a suite: found in 95 of 100 such pairs of runs; a figure: the far end of its 95 % interval; over "
+            f"{round_percent(STABLE_HALF_WIDTH)} it is unclear"
+        )
+        yield Finding("compare.hidden", "note", title, text, threshold)
 
 
 def _more_rounds(comparison: Comparison, changes: Sequence[Change], base: Side, new: Side, rounds: int) -> list[str]:

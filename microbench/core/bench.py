@@ -52,6 +52,12 @@ class Axis:
         quick, default, full = map(_sizes, grids)
         return cls(about, quick, default, full, typed_size(least), typed_size(most))
 
+    @classmethod
+    def numbers(cls, about: str, *grids: str, least: int = 0, most: int = 1 << 40) -> Axis:
+        """An axis of whole numbers: the quick, the default and the full grid as "1 10 100"."""
+        quick, default, full = (tuple(map(int, grid.split())) for grid in grids)
+        return cls(about, quick, default, full, least, most)
+
     def values(self, preset: Preset) -> tuple[Param, ...]:
         return {"quick": self.quick, "default": self.default, "full": self.full}[preset]
 

@@ -1,5 +1,6 @@
 """The errors that a user can see, each with an exit code, a one-line cause and a one-line next step."""
 
+import difflib
 import shlex
 from collections.abc import Iterable
 from enum import IntEnum
@@ -39,6 +40,12 @@ class MicrobenchError(Exception):
 def run_command(benchmarks: Iterable[str], adding: Iterable[str] = ()) -> str:
     """The command that measures these benchmarks; ``adding`` are the options that make it add to a run."""
     return shlex.join(["microbench", "run", *benchmarks, *adding])
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The next step of an error about an unknown name: "did you mean X?"; "" if no known one is as near as that."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 class UsageError(MicrobenchError):

@@ -136,9 +136,8 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         try:
             return NUMBERS.decode(self.samples)
         except msgspec.DecodeError as error:
-            raise RunUnreadableError(
-                f"the samples of {self.metric} are not numbers: {error}", "measure again"
-            ) from None
+            cause = f"the samples of {self.metric} are not numbers: {error}"
+            raise RunUnreadableError(cause, "measure again") from None
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

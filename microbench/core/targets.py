@@ -5,7 +5,6 @@ the user typed.
 """
 
 import ast
-import difflib
 import operator
 import re
 import struct
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, nearest
 from microbench.core.units import plain, typed_size
 
 TargetKind = Literal["kernel", "file", "module"]
@@ -62,8 +61,7 @@ def check_function(wanted: Target) -> None:
                 names.add(other or name.partition(".")[0])
     first = wanted.name.partition(".")[0]
     if first not in names and not names & {"*", "__getattr__"}:
-        near = difflib.get_close_matches(first, names, n=1)
-        defined = f"did you mean {near[0]}?" if near else f"for example {EXAMPLES}"
+        defined = nearest(first, names) or f"for example {EXAMPLES}"
         raise UsageError(f"there is no {plain(first, 60)} in {plain(wanted.place)}", defined)
 
 
@@ -94,9 +92,8 @@ def number(text: str, names: Mapping[str, float] | None = None) -> float:
         return _value(ast.parse(text.strip(), mode="eval").body, names or {})
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         known = f", of which {', '.join(names)} are known" if names else ""
-        raise UsageError(
-            f"{plain(text, 60)} is not a number", f"give a number, a size or a formula: 1<<20, 12MiB, n//256{known}"
-        ) from None
+        cause = f"{plain(text, 60)} is not a number"
+        raise UsageError(cause, f"give a number, a size or a formula: 1<<20, 12MiB, n//256{known}") from None
 
 
 def _value(node: ast.expr, names: Mapping[str, float]) -> float:
@@ -220,18 +217,15 @@ def check_kernel(wanted: Target, arguments: list[str], names: Mapping[str, float
     kernels = {match[1]: match[2] for match in GLOBAL.finditer(source)}
     name = wanted.name.partition("<")[0].rpartition(":")[2]
     if not re.search(rf"\b{name}\b", source):
-        near = difflib.get_close_matches(name, kernels, n=1)
-        known = f"did you mean {near[0]}?" if near else f"it has: {', '.join(kernels) or 'no __global__ function'}"
+        known = nearest(name, kernels) or f"it has: {', '.join(kernels) or 'no __global__ function'}"
         raise UsageError(f"there is no kernel {plain(name, 60)} in {plain(wanted.place)}", known)
     given = [argument(text, names) for text in arguments]
     if name not in kernels or "<" in wanted.name:
         return
     parameters = [part for part in re.split(r",(?![^<]*>)", kernels[name]) if part.strip() not in ("", "void")]
     if len(parameters) != len(given):
-        raise UsageError(
-            f"{name} takes {len(parameters)} arguments, {len(given)} are given",
-            f"one --arg for each of: {', '.join(' '.join(part.split()) for part in parameters)}",
-        )
+        cause = f"{name} takes {len(parameters)} arguments, {len(given)} are given"
+        raise UsageError(cause, f"one --arg for each of: {', '.join(' '.join(part.split()) for part in parameters)}")
     for place, (parameter, one) in enumerate(zip(parameters, given, strict=True), 1):
         _check_argument(name, place, " ".join(parameter.split()), one, arguments[place - 1])
 

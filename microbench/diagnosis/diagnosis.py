@@ -19,6 +19,7 @@ from microbench.diagnosis.health import Check, checks, forbidden
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
+from microbench.diagnosis.owners import WAITING_IN
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
@@ -63,6 +64,10 @@ ON_GPU = 0.9
 LOOP_CALL = call_name(LOOP_LAYER, 0)
 # A recording makes the GPU's own work longer by no more than this share.
 LONGER_WORK = 0.1
+# What the step would take is played without so many owners, which have at least this share of it.
+LEAST_OWNED, MOST_OWNERS = 0.02, 4
+# Nineteen samplings in twenty lie within so many standard deviations.
+LIKELY = 2.0
 # The host time of a program differs by about this share between two processes on one machine: nineteen programs on two
 # H200 machines with busy hosts.
 PROCESSES = 0.25
@@ -137,12 +142,23 @@ class Graph(msgspec.Struct, frozen=True):
     blockers: tuple[Blocker, ...]
 
 
+class Without(msgspec.Struct, frozen=True):
+    """The step without an owner's host time between calls: its time in s, and how many times faster it is, with an
+    interval: the step's own time, how well it is played, and how few samples found the owner. The GPU may limit it."""
+
+    step_s: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """What a trace shows.
 
     ``idle`` covers the whole steps, or the whole trace if it has no steps. It is None if the trace is not good enough,
     and then ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run that measured the
-    costs, and ``costs_of`` the name of its GPU. ``unwatched`` describes ``recorded.steps`` steps without the recorder's
+    costs, and ``costs_of`` the name of its GPU. ``without`` has what the step would take without each of its largest
+    owners of host time, if it can be played. ``unwatched`` describes ``recorded.steps`` steps without the recorder's
     costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why. ``asked`` is the
     function whose calls were to be the steps. ``exchanged`` are the kernels of all windows, if some communicate.
     """
@@ -164,6 +180,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     launch_costs: Mapping[str, float] = {}
     asked: str = ""
     exchanged: Exchanged | None = None
+    without: Mapping[str, Without] = {}
 
     def share(self, *causes: Cause) -> float:
         """The share of the time in which the GPU idles for these causes."""
@@ -263,6 +280,7 @@ def diagnose(
         launch_costs={name: cost.value for name, cost in fit.constants.items() if name.startswith("call.")},
         asked=asked,
         exchanged=exchanged(whole, device),
+        without=foreseen.without,
     )
 
 
@@ -330,14 +348,15 @@ def _bound(
 
 
 class Foreseen(NamedTuple):
-    """The step without the recorder, why it is no graph or that graph, each remedy alone, and the step as a workload if
-    it can be played."""
+    """The step without the recorder, why it is no graph or that graph, each remedy alone, the step as a workload if it
+    can be played, and what it takes without its owners of host time."""
 
     step: Step | None
     why_no_graph: str = ""
     graph: Graph | None = None
     remedies: tuple[Remedy, ...] = ()
     workload: Workload | None = None
+    without: Mapping[str, Without] = {}
 
 
 def _step_of(steps: Steps, typical: Recorded, costs: Mapping[str, Constant], known: Known | None) -> Step:
@@ -391,14 +410,15 @@ def _foreseen(
         if known is None:
             paced_s = typical.paced_s
             step = msgspec.structs.replace(step, unwatched_s=paced_s, low_s=paced_s, high_s=paced_s)
-        return Foreseen(step, why)
+        return Foreseen(step, why, without=_without(typical, typical.workload, fit, step, health, off))
     free = unwatched(typical, costs)
     workload = free.workload if known is None else _lasting(typical, fit, known.step_s)
     alone_s = step_time(workload, fit, "stream") / typical.steps
     if known is None:
         step = _with_interval(step, typical, fit, workload, (free.high_s - free.low_s) / 2, off)
+    without = _without(typical, workload, fit, step, health, off)
     if why:
-        return Foreseen(step, why)
+        return Foreseen(step, why, without=without)
     described = beyond_calls(workload, with_own.values)
     step_s = step.unwatched_s
     longer = max(step_s / alone_s, 1.0)  # the GPU may have run at another clock than under the recorder
@@ -410,13 +430,13 @@ def _foreseen(
     worth = tuple(sorted((one for one in remedies if one.saves(step) >= WORTH), key=lambda one: one.step_s))
     if all(one.name != "graph" for one in worth):
         why = f"a graph would save less than {round_percent(WORTH)} of the step"
-        return Foreseen(step, why, remedies=worth, workload=described)
+        return Foreseen(step, why, None, worth, described, without)
     graph = _graph(workload, typical, fit, step, longer, off, beyond, others_s)
     if graph.high_s >= step.unwatched_s:
         rest = tuple(one for one in worth if one.name != "graph")
         why = "what a graph would save is less than the prediction's uncertainty"
-        return Foreseen(step, why, remedies=rest, workload=described)
-    return Foreseen(step, "", graph, worth, described)
+        return Foreseen(step, why, None, rest, described, without)
+    return Foreseen(step, "", graph, worth, described, without)
 
 
 def _with_interval(step: Step, typical: Recorded, fit: Fit, workload: Workload, around_s: float, off: float) -> Step:
@@ -486,6 +506,51 @@ def _lasting(typical: Recorded, fit: Fit, step_s: float) -> Workload:
         longer = step_time(scaled(typical.workload, middle), fit, "stream") > step_s * typical.steps
         low, high = (low, middle) if longer else (middle, high)
     return scaled(typical.workload, high)
+
+
+def _without(
+    typical: Recorded, workload: Workload, fit: Fit, step: Step, health: tuple[Check, ...], off: float
+) -> dict[str, Without]:
+    """The step without each of its largest owners. Where steps come at their own pace, only waiting can be left out.
+
+    How much of the host time an owner has is known as well as so few samples and the recorder's own cost allow.
+    """
+    if forbidden(health, "prediction") is not None or abs(off) > PLAYED or step.unwatched_s <= 0:
+        return {}
+    ends = [scaled(workload, end_s / step.unwatched_s) for end_s in (step.unwatched_s, step.low_s, step.high_s)]
+    alone_s = [step_time(one, fit, "stream") for one in ends]
+    each_s = {owner: sum(owned.values()) / typical.steps for owner, owned in typical.owned.items()}
+    largest = sorted((owner for owner in each_s if typical.paced_s is None or owner.startswith(WAITING_IN)),
+                     key=lambda owner: -each_s[owner])[:MOST_OWNERS]  # fmt: skip
+    found = {}
+    for owner in largest:
+        if each_s[owner] < LEAST_OWNED * step.watched_s:
+            break
+        samples = each_s[owner] * step.count / (typical.every_ns * 1e-9) if typical.every_ns else math.inf
+        unsure = min(math.hypot(LIKELY / math.sqrt(samples), 1 - step.unwatched_s / step.watched_s), 1.0)
+        likely, shorter, longer, more = (
+            alone_s[at] / step_time(_less(ends[at], typical.workload, typical.owned[owner], share), fit, "stream")
+            for at, share in ((0, 1.0), (1, 1.0), (2, 1.0), (0, 1 + unsure))
+        )
+        around = abs(off) * max(likely - 1, 0.0)
+        fewer = 1 / (1 - (1 - unsure) * (1 - 1 / likely))
+        less = math.hypot(likely - min(likely, shorter, longer), likely - fewer, around)
+        beyond = math.hypot(max(likely, shorter, longer) - likely, more - likely, around)
+        found[owner] = Without(step.unwatched_s / likely, likely, max(likely - less, min(likely, 1.0)), likely + beyond)
+    return found
+
+
+def _less(workload: Workload, recorded: Workload, owned: Mapping[int, float], share: float) -> Workload:
+    """The workload without a share of what an owner has of the host time as ``recorded``, part by part."""
+    parts = list(workload.parts)
+    for place, owned_s in owned.items():
+        part, before = parts[place], recorded.parts[place]
+        if isinstance(part, HostWork) and isinstance(before, HostWork):
+            parts[place] = HostWork(part.seconds * max(1 - share * owned_s / before.seconds, 0.0))
+        elif isinstance(part, Kernels | Copies) and isinstance(before, Kernels | Copies) and before.host_s:
+            left = max(1 - share * owned_s / before.host_s, 0.0)
+            parts[place] = msgspec.structs.replace(part, host_s=(part.host_s or 0.0) * left)
+    return msgspec.structs.replace(workload, parts=tuple(parts))
 
 
 def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple[str, str, Workload, Way]]:

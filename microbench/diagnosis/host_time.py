@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -20,6 +20,7 @@ OVERHEAD, DRIVER, FUNCTION, PYTHON = (RANGE_KINDS.index(kind) for kind in ("over
 NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 LINE_OF_CODE = re.compile(r":\d+ \S+$")  # train.py:88 conv2
+AUTOGRAD, BACKWARD = "pt_autograd", "PyTorch's backward thread"  # in the names of threads, and what to call them
 FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
 
 SUBMITTING = ("Launch", "Memset")
@@ -72,17 +73,16 @@ class Slices(NamedTuple):
     """A thread's time without holes or overlaps: slice i lasts from ``edges_ns[i]`` to ``edges_ns[i + 1]``.
 
     ``doing`` is a place in DOINGS. ``call`` is the CUDA call of the slice, or NONE; ``name`` the name of the innermost
-    range of code that the slice lies in, or NONE. ``range`` is the number of that range or call; for each of these
-    ``around`` has the one that it lies in, and ``names`` its own name, NONE where there is none.
+    range of code that the slice lies in, or NONE. ``path`` is the place in ``stacks`` of the names of all ranges that
+    it lies in, the outermost first and the same for all steps; the last one is that of time without a range.
     """
 
     edges_ns: IntArray
     doing: npt.NDArray[np.int8]
     call: IntArray
     name: IntArray
-    range: IntArray
-    around: IntArray
-    names: IntArray
+    path: IntArray
+    stacks: tuple[tuple[str, ...], ...]
 
 
 class Part(NamedTuple):
@@ -103,6 +103,11 @@ def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:
     inner = trace.ranges[here & (kinds == FUNCTION) & functions]
     driver, overhead = trace.ranges[here & (kinds == DRIVER)], trace.ranges[kinds == OVERHEAD]
     driven = by_name(trace, driven_by)
+    unnumbered = {
+        name: without_number(trace.names[name])
+        for name in np.unique(trace.ranges["name"][here]).tolist()
+        if name != NONE
+    }
 
     def nothing(table: Table) -> IntArray:
         return np.full(len(table), NONE, dtype=np.int64)
@@ -116,14 +121,21 @@ def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:
             (trace.calls[calls], by_name(trace, doing)[trace.calls["name"][calls]], calls, nothing(trace.calls[calls])),
             (driver, driven[driver["name"]], nothing(driver), driver["name"].astype(np.int64)),
             (overhead, np.full(len(overhead), DOINGS.index("profiler"), np.int8), nothing(overhead), nothing(overhead)),
-        ]
+        ],
+        unnumbered,
+        (BACKWARD,) if AUTOGRAD in trace.threads[thread].name else (),
     )
 
 
-def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) -> Slices:
+def _flat(
+    layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]],
+    words: Mapping[int, str],
+    otherwise: tuple[str, ...],
+) -> Slices:
     """One row of slices from nested intervals: later layers cover earlier ones, and in a layer the inner the outer.
 
-    A layer has its intervals, what the host does in each, the call that each is and its name, or NONE.
+    A layer has its intervals, what the host does in each, the call that each is and its name, or NONE, which ``words``
+    spell. Time without a name has the stack ``otherwise``.
     """
     begin = np.concatenate([table["begin_ns"] for table, *_ in layers])
     end = np.concatenate([table["end_ns"] for table, *_ in layers])
@@ -133,7 +145,8 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
     name = np.concatenate([names for *_, names in layers])
     order = np.lexsort((layer, -end, begin))
     begins, ends, layers_of, names = begin.tolist(), end.tolist(), layer.tolist(), name.tolist()
-    edges, of, outer = [FIRST_NS], [NONE], [NONE] * len(begins)
+    edges, of, path = [FIRST_NS], [NONE], [NONE] * len(begins)
+    paths: dict[tuple[int, str], int] = {}
     around: list[int] = []  # the intervals around the present time, the innermost last
 
     def close(until_ns: int) -> None:
@@ -152,14 +165,20 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
         below = len(around)  # an interval that begins under a later layer counts when that has ended
         while below and layers_of[around[below - 1]] > layers_of[place]:
             below -= 1
-        outer[place] = next((one for one in reversed(around[:below]) if ends[one] >= ends[place]), NONE)
-        if names[place] == NONE and below:
+        outer = next((path[one] for one in reversed(around[:below]) if ends[one] >= ends[place]), NONE)
+        path[place] = outer
+        if names[place] != NONE:
+            path[place] = paths.setdefault((outer, words[names[place]]), len(paths))
+        elif below:
             names[place] = names[around[below - 1]]
         if below == len(around):
             edges.append(begins[place])
             of.append(place)
         around.insert(below, place)
     close(LAST_NS)
+    stacks: list[tuple[str, ...]] = []
+    for outer, word in paths:
+        stacks.append((*stacks[outer], word) if outer != NONE else (word,))
     owner = np.array(of, dtype=np.int64)  # NONE, the last, reads the row that is added behind the others
 
     def owned(values: IntArray, none: int) -> IntArray:
@@ -170,9 +189,8 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
         doing=owned(what, DOINGS.index("between")).astype(np.int8),
         call=owned(call, NONE),
         name=owned(np.array(names, dtype=np.int64), NONE),
-        range=owner,
-        around=np.array(outer, dtype=np.int64),
-        names=name,
+        path=owned(np.array(path, dtype=np.int64), NONE),
+        stacks=(*stacks, otherwise),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, get_args
 
@@ -38,6 +39,9 @@ LONGEST_CALL_NS = 500_000
 FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls")
 
 
+Stack = tuple[str, ...]
+
+
 class Where(NamedTuple):
     """A named part of the idle time: its cause, the range of host code or the CUDA call, and its seconds."""
 
@@ -51,7 +55,8 @@ class Idle(msgspec.Struct, frozen=True):
 
     ``span_s`` is the whole window and ``busy_s`` the time in which at least one kernel, copy or memset ran, both in s;
     ``copies_s`` is the part of it in which nothing but copies ran. ``causes`` add up to the rest. ``places`` are its
-    named parts, the longest first. ``gaps`` is the number of idle intervals. ``communication_s`` is the part of
+    named parts, the longest first. ``stacks_ns`` are all of it, in ns, by the cause, the ranges of host code (the
+    outermost first) and the CUDA call. ``gaps`` is the number of idle intervals. ``communication_s`` is the part of
     ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
     which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
     calls of the first half that last as long as only those do that load code or get memory for the first time.
@@ -68,6 +73,7 @@ class Idle(msgspec.Struct, frozen=True):
     exposed_s: float = 0.0
     collectives: tuple[Collective, ...] = ()
     first_use_s: float = 0.0
+    stacks_ns: Mapping[Stack, int] = {}
 
     @property
     def idle_s(self) -> float:
@@ -111,8 +117,8 @@ class Stretches(NamedTuple):
     """Idle time in pieces of one cause each: begin and end in ns, and the place of the cause in CAUSES.
 
     ``call`` and ``name`` are the CUDA call and the range of host code, as places in Trace.names; NONE where there is
-    none. Where ``name`` is HELD_BACK or UNCALLED, nothing of the host explains the piece. Else ``slice`` is the place
-    of the piece in the time ``of`` its thread.
+    none. Where ``name`` is HELD_BACK or UNCALLED, nothing of the host explains the piece. Else ``path`` are the ranges
+    around the piece in the time ``of`` its thread.
     """
 
     begin_ns: IntArray
@@ -120,7 +126,7 @@ class Stretches(NamedTuple):
     cause: IntArray
     call: IntArray
     name: IntArray
-    slice: IntArray | None = None
+    path: IntArray
     of: Slices | None = None
 
 
@@ -136,7 +142,7 @@ def place_name(trace: Trace, call: int, name: int) -> str:
 def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     """The causes of a GPU's idle time between two times."""
     gaps = gaps_of(trace.work, device, begin_ns, end_ns)
-    causes, named = dict.fromkeys(CAUSES, 0), dict[tuple[Cause, str], int]()
+    causes, named, stacks = dict.fromkeys(CAUSES, 0), Counter[tuple[Cause, str]](), Counter[Stack]()
     begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
     half_ns, first_use_ns = np.median(begins_ns) if len(begins_ns) else 0, 0
     for pieces in stretches(trace, gaps):
@@ -144,13 +150,17 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE])
         first_use_ns += int(length_ns[first & (length_ns > LONGEST_CALL_NS) & (pieces.end_ns <= half_ns)].sum())
         kinds, index = np.unique(
-            np.stack([pieces.cause, pieces.call, pieces.name], axis=1), axis=0, return_inverse=True
+            np.stack([pieces.cause, pieces.call, pieces.name, pieces.path], axis=1), axis=0, return_inverse=True
         )
         totals = np.bincount(index.ravel(), weights=length_ns, minlength=len(kinds))
-        for (cause, call, name), ns in zip(kinds.tolist(), totals.astype(np.int64).tolist(), strict=True):
+        for (cause, call, name, path), ns in zip(kinds.tolist(), totals.astype(np.int64).tolist(), strict=True):
+            if not ns:
+                continue
             causes[CAUSES[cause]] += ns
-            if ns and (words := place_name(trace, call, name)):
-                named[CAUSES[cause], words] = named.get((CAUSES[cause], words), 0) + ns
+            if words := place_name(trace, call, name):
+                named[CAUSES[cause], words] += ns
+            around = pieces.of.stacks[path] if pieces.of is not None else (words,)
+            stacks[CAUSES[cause], *filter(None, (*around, name_of(trace, call)))] += ns
     places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in named.items()]
     idle_ns = _length(gaps)
     copies = trace.work["kind"] == WORK_KINDS.index("copy")
@@ -168,6 +178,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         busy_s=(end_ns - begin_ns - idle_ns) * 1e-9,
         causes={cause: ns * 1e-9 for cause, ns in causes.items()},
         places=tuple(sorted(places, key=lambda where: -where.seconds)),
+        stacks_ns=stacks,
         gaps=len(gaps.begin_ns),
         copies_s=(_length(without(copies)) - idle_ns) * 1e-9,
         first_use_s=first_use_ns * 1e-9,
@@ -198,8 +209,8 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
 
 def _alike(begins_ns: IntArray, ends_ns: IntArray, cause: Cause, name: int = NONE) -> Stretches:
     """Pieces of one cause and one name."""
-    causes, calls, names = (np.full(len(begins_ns), value) for value in (CAUSES.index(cause), NONE, name))
-    return Stretches(begins_ns, ends_ns, causes, calls, names)
+    causes, none, names = (np.full(len(begins_ns), value) for value in (CAUSES.index(cause), NONE, name))
+    return Stretches(begins_ns, ends_ns, causes, none, names, none)
 
 
 def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray) -> Stretches:
@@ -208,7 +219,7 @@ def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray
     from_ns = np.maximum(begins_ns[parts.interval], of.edges_ns[parts.slice])
     causes = np.array([CAUSES.index(BY_DOING[one]) for one in DOINGS])[of.doing[parts.slice]]
     calls = np.append(trace.calls["name"], NONE)[of.call[parts.slice]].astype(np.int64)
-    return Stretches(from_ns, from_ns + parts.ns, causes, calls, of.name[parts.slice], parts.slice, of)
+    return Stretches(from_ns, from_ns + parts.ns, causes, calls, of.name[parts.slice], of.path[parts.slice], of)
 
 
 def _behind_call(

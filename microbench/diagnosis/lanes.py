@@ -1,14 +1,16 @@
-"""Lays out a stretch of a trace in lanes: the host's threads, the GPU's streams, and idle time with its causes."""
+"""Lays out a stretch of a trace in lanes: the host's threads, the GPU's streams, and idle time with its causes. Writes
+them as a timeline for Perfetto."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from microbench.core.units import plain
-from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.diagnosis import Diagnosis, window_of
 from microbench.diagnosis.host_time import DRIVER, OVERHEAD, doing
 from microbench.diagnosis.idle import BY_DOING, CAUSES, Cause, busiest, gaps_of, place_name, stretches
 from microbench.diagnosis.steps import unnumbered
@@ -19,6 +21,7 @@ from microbench.traces.trace import NONE, RANGE_KINDS, WORK_KINDS, Trace
 MOST_WORK = 20_000
 LONGEST_NAME = 200
 IDLE = "GPU idle"
+ALL = 1 << 30
 # Code that lasts this share of the stretch, like the step's own range, says nothing about it.
 MOST_COVERED = 0.9
 
@@ -102,6 +105,63 @@ def lanes_of(diagnosis: Diagnosis, begin_ns: int, end_ns: int, *, threads: int, 
     missing = ((len(calling) - threads, "thread"), (len(used) - streams, "stream"))
     left_out = [f"{count} {what}{'s' if count > 1 else ''}" for count, what in missing if count > 0]
     return Stretch(begin_ns, end_ns, tuple(lanes), f"without {' and '.join(left_out)}" if left_out else "")
+
+
+def perfetto(diagnosis: Diagnosis) -> bytes:
+    """Idle time by cause, the streams, and each thread's code and calls, of all steps, as Chrome's trace events."""
+    begin_ns, end_ns = window_of(diagnosis.trace, diagnosis.steps)
+    stretch = lanes_of(diagnosis, begin_ns, end_ns, threads=ALL, streams=ALL, depth=ALL)
+    tracks: list[tuple[str, list[Piece]]] = []
+    for lane in stretch.lanes:
+        if lane.name:
+            tracks.append((lane.name, []))
+        tracks[-1][1].extend(lane.pieces)
+    events: list[dict[str, object]] = []
+    for process, of_gpu in enumerate((True, False), start=1):
+        events.append(_named("process", process, 0, "GPU" if of_gpu else "host"))
+        thread = 0
+        for name, pieces in reversed(tracks) if of_gpu else tracks:
+            if (name == IDLE or name.startswith("stream ")) == of_gpu:
+                for number, row in enumerate(_rows(pieces), start=1):
+                    thread += 1
+                    words = "GPU idle, by cause" if name == IDLE else name
+                    events.append(_named("thread", process, thread, f"{words} ({number})" if number > 1 else words))
+                    for begin, end, piece in row:
+                        cause, _, place = piece.name.partition(": ") if name == IDLE else (piece.name, "", "")
+                        events.append(
+                            {
+                                "ph": "X", "pid": process, "tid": thread, "name": cause or "without a name",
+                                "ts": begin / 1000, "dur": (end - begin) / 1000,
+                            }
+                            | ({"args": {"in": place}} if place else {})
+                        )  # fmt: skip
+    return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": events})
+
+
+def _named(what: str, process: int, thread: int, name: str) -> dict[str, object]:
+    return {"ph": "M", "pid": process, "tid": thread, "name": f"{what}_name", "args": {"name": name}}
+
+
+def _rows(pieces: Sequence[Piece]) -> list[list[tuple[int, int, Piece]]]:
+    """Pieces in the fewest rows in which they lie beside or within each other; begin and end of each in ns.
+
+    Host code ends at the latest with the code around it, because the ends of samples are estimates.
+    """
+    rows: list[list[tuple[int, int, Piece]]] = []
+    around: list[list[int]] = []
+    for piece in sorted(pieces, key=lambda one: (one.begin_s, -one.end_s)):
+        begin, end = round(piece.begin_s * 1e9), round(piece.end_s * 1e9)
+        for ends in around:
+            while ends and ends[-1] <= begin:
+                ends.pop()
+        place = next((at for at, ends in enumerate(around) if not ends or end <= ends[-1] or piece.code), len(rows))
+        if place == len(rows):
+            rows.append([])
+            around.append([])
+        end = min(end, *around[place][-1:]) if around[place] else end
+        rows[place].append((begin, end, piece))
+        around[place].append(end)
+    return rows
 
 
 class _Lanes:

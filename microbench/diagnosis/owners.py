@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.diagnosis.host_time import LINE_OF_CODE
+from microbench.diagnosis.host_time import BACKWARD, LINE_OF_CODE
 from microbench.diagnosis.idle import BETWEEN, Idle
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
+NAMELESS, IMPORTS, PYTHONS, WAITING_IN = "host code without a name", "imports", "Python's ", "waiting in "
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
-PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
+PACKAGES = re.compile(r"(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
+FROZEN = re.compile(r"<frozen (\w+)")
 OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
 # Parts of packages by how their paths and their ranges begin.
 PARTS = (
@@ -21,14 +25,14 @@ PARTS = (
     ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
     ("torch/utils/data/", "the data loader"), ("torch/_dynamo/", "torch.compile"),
     ("torch/_inductor/", "torch.compile"), ("torch/_functorch/", "torch.compile"),
-    ("<built-in ", BUILT_IN), ("<frozen ", LIBRARY), ("main thread at ", ELSEWHERE),
+    ("main thread at ", ELSEWHERE),
 )  # fmt: skip
 
 
 # What usually helps, by owner.
 SUBMITS = "a graph or torch.compile saves it"
 HELPS = {
-    **dict.fromkeys((OPERATORS, ELSEWHERE, "torch.nn modules", "torch.autograd", "torch"), SUBMITS),
+    **dict.fromkeys((OPERATORS, ELSEWHERE, BACKWARD, "torch.nn modules", "torch.autograd", "torch"), SUBMITS),
     **dict.fromkeys(("transformers", "diffusers", "timm", "torchvision", "torch_geometric"), SUBMITS),
     "torch.optim": "fused=True, or a graph of the whole step",
     "torch.compile": "mode='reduce-overhead' replays graphs",
@@ -38,6 +42,10 @@ HELPS = {
     "cupy": "a graph saves it: stream.begin_capture()",
     OWN: "do it once, or ahead in another process",
     LIBRARY: "do it once, or ahead in another process",
+    "waiting for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
+    IMPORTS: "import before the loop",
+    f"{PYTHONS}logging": "log less, or from another thread",
+    f"{PYTHONS}warnings": "mend what warns",
 }
 
 
@@ -45,13 +53,13 @@ HELPS = {
 PLACE = r"(?:.*/)?{}\.py(?:\(\d+\):)? (?:.*\.)?"
 BUILT = r"<built-in (?:method|function) "
 WAITS = tuple(
-    (re.compile("|".join(patterns)), f"waiting in {what}", helps)
+    (re.compile("|".join(patterns)), f"{WAITING_IN}{what}", helps)
     for what, helps, patterns in (
         ("a sleep", "no sleep in the loop", (r"(time\.)?sleep at ", rf"{BUILT}sleep")),
         (
             "a lock or a queue", "make who holds or fills it faster, or ask it ahead",
             (
-                r"[\w.]*\.acquire at ", rf"{BUILT}(?:acquire|__enter__) of _thread\.",
+                r"(?:[\w.]*\.)?acquire at ", rf"{BUILT}(?:acquire|__enter__) of _thread\.",
                 PLACE.format("threading") + r"(?:wait|wait_for|acquire|join|_wait_for_tstate_lock|__enter__)$",
                 PLACE.format("queue") + r"get$", rf"{BUILT}get of _queue\.SimpleQueue",
             ),
@@ -59,7 +67,7 @@ WAITS = tuple(
         (
             "a socket or a pipe", "ask for it ahead, from another thread",
             (
-                r"[\w.]*\.(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select) at ",
+                r"(?:[\w.]*\.)?(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select) at ",
                 rf"{BUILT}(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select)\b",
                 PLACE.format("selectors") + r"select$", PLACE.format("ssl") + r"(?:read|recv|recv_into)$",
                 PLACE.format("socket") + r"(?:readinto|accept|create_connection)$",
@@ -68,34 +76,64 @@ WAITS = tuple(
         ),
         (
             "a file", "read it ahead, or keep it in memory; write from another thread",
-            (r"[\w.]*\.(?:read|readinto|readline|readlines|write|fsync) at ",
+            (r"(?:print|(?:[\w.]*\.)?(?:read|readinto|readline|readlines|write|fsync)) at ",
              rf"{BUILT}(?:read|readinto|readline|write|fsync)\b"),
         ),
         (
             "a process", "start it ahead",
-            (PLACE.format("subprocess") + r"(?:wait|_wait|_try_wait|_communicate|_execute_child)$",),
+            (PLACE.format("subprocess") + r"\w+$",),
         ),
     )
 )  # fmt: skip
 
 
 class Owner(NamedTuple):
-    """Who owns idle time, how many s of it, and the function or the line that has most of it."""
+    """Who owns idle time, how many s of it, and the function or the line that has most of it, with its s."""
 
     name: str
     seconds: float
     most: str
+    most_s: float
 
     @property
     def helps(self) -> str:
         """What usually helps, in a few words; "" where nothing is known."""
-        return next((helps for _, waits, helps in WAITS if waits == self.name), HELPS.get(self.name, ""))
+        name = LIBRARY if self.name.startswith(PYTHONS) and self.name not in HELPS else self.name
+        return next((helps for _, waits, helps in WAITS if waits == name), HELPS.get(name, ""))
 
 
-def owner_of(name: str) -> str:
-    """Whose a piece of host code is, by the name of its innermost range; the name itself where that says nothing."""
-    if waits := next((waits for pattern, waits, _ in WAITS if pattern.match(name)), ""):
-        return waits
+def owner_of(names: Sequence[str]) -> tuple[str, str]:
+    """Whose a piece of host code is, and the function or line of it, by the names of its ranges, the outermost first.
+
+    A built-in function belongs to who calls it, and Python's library goes by the part of it that others call.
+    """
+    importing = next((place for place, name in enumerate(names) if name.startswith("<frozen importlib")), None)
+    if importing is not None:
+        return IMPORTS, names[max(importing - 1, 0)]
+    found: tuple[str, str] | None = None
+    for place, name in reversed(list(enumerate(names))):
+        if found is None and (waits := _waits(name)):
+            return (place and _waits(names[place - 1])) or waits, name  # a read of a connection is of a pipe
+        if name.startswith("<built-in "):
+            continue
+        owner = _of_name(name)
+        library = owner.startswith(PYTHONS) and owner != GARBAGE
+        if found is None or library:
+            found = owner, found[1] if found is not None else name
+        if not library:
+            break
+    return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
+
+
+def _waits(name: str) -> str:
+    """What a thread waits in that is in this function; "" if it does not wait."""
+    return next((waits for pattern, waits, _ in WAITS if pattern.match(name)), "")
+
+
+def _of_name(name: str) -> str:
+    """Whose a function, an operator or a line is; the name itself where that says nothing."""
+    if frozen := FROZEN.match(name):
+        return PYTHONS + frozen[1]
     function = FUNCTION.search(name)
     path = PACKAGES.sub("", function["path"]) if function is not None else name
     if part := next((words for begin, words in PARTS if path.startswith(begin)), ""):
@@ -103,17 +141,22 @@ def owner_of(name: str) -> str:
     if function is None:
         return OPERATORS if OPERATOR.match(name) else OWN if LINE_OF_CODE.search(name) else name
     first, *rest = path.split("/")
-    if first.removesuffix(".py") in sys.stdlib_module_names or first.startswith("python3."):
-        return LIBRARY
+    package = first.removesuffix(".py")
+    if package in sys.stdlib_module_names:
+        return PYTHONS + package
     # A trace of PyTorch names the program's own file alone, or by its whole path; our recordings name its line.
-    return OWN if function["line"] and not (first and rest) else first.removesuffix(".py")
+    return OWN if function["line"] and not (first and rest) else package
 
 
 def owners(idle: Idle) -> list[Owner]:
-    """The owners of the named host time between CUDA calls in which the GPU idles, the largest first."""
-    found: dict[str, list[tuple[float, str]]] = {}
-    for cause, name, seconds in idle.places:
+    """The owners of the host time between CUDA calls in which the GPU idles, the largest first."""
+    found: dict[str, Counter[str]] = {}
+    for (cause, *names), ns in idle.stacks_ns.items():
         if cause == BETWEEN:
-            found.setdefault(owner_of(name), []).append((seconds, name))
-    each = (Owner(owner, sum(seconds for seconds, _ in parts), max(parts)[1]) for owner, parts in found.items())
-    return sorted(each, key=lambda one: -one.seconds)
+            owner, most = owner_of(names)
+            found.setdefault(owner, Counter())[most] += ns
+    each = ((owner, parts.total(), *parts.most_common(1)[0]) for owner, parts in found.items())
+    return sorted(
+        (Owner(owner, ns * 1e-9, most, most_ns * 1e-9) for owner, ns, most, most_ns in each),
+        key=lambda one: -one.seconds,
+    )

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from microbench.core.ops import LOOP_LAYER
 from microbench.diagnosis.events import stream_waits
-from microbench.diagnosis.host_time import DOINGS, Doing, by_name, doing, slices, without_number
+from microbench.diagnosis.host_time import DOINGS, Doing, by_name, doing, overlaps, slices, without_number
+from microbench.diagnosis.owners import owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps
 from microbench.diagnosis.turns import loops_of
 from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
@@ -83,13 +84,15 @@ class Recorded(msgspec.Struct, frozen=True):
     unsure: Mapping[int, tuple[float, float]]
     turning_s: float | None
     replaceable: bool
+    owned: Mapping[str, Mapping[int, float]]
+    every_ns: int
 
 
 class _Call(msgspec.Struct):
     """A call of the step: host time before it and inside it in s, and the work that it submitted.
 
     For a pageable copy that waits for all earlier work, the time inside begins when that work has ended. ``events`` are
-    those that it records, or waits for, with the streams' own numbers.
+    those that it records, or waits for, with the streams' own numbers. ``owned`` is the time before by its owners.
     """
 
     name: str
@@ -99,6 +102,7 @@ class _Call(msgspec.Struct):
     pause: bool
     work: list[_Work]
     events: list[Event]
+    owned: Mapping[str, float]
 
 
 class _Work(msgspec.Struct, frozen=True):
@@ -144,12 +148,15 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         changes=step.changes,
         unsure=step.unsure,
         turning_s=_turning(trace, steps),
+        owned=step.owned,
+        every_ns=trace.samples.every_ns if trace.samples is not None else 0,
         replaceable=layer == "torch_eager" and any(one.kind == "memset" or ATTENTION.search(one.name) for one in works),
     )
 
 
 class _Parts:
-    """The parts of a workload, made of the step's calls one after another, with ``changes`` and ``unsure`` of Recorded.
+    """The parts of a workload, made of the step's calls one after another, with ``changes``, ``unsure`` and ``owned``
+    of Recorded.
 
     ``of`` has the workload's numbers of streams, empty for a single one.
     """
@@ -163,13 +170,16 @@ class _Parts:
         self.parts: list[Part] = []
         self.changes: dict[Change, dict[int, Part | None]] = {}
         self.unsure: dict[int, tuple[float, float]] = {}
+        self.owned: dict[str, dict[int, float]] = {}
         self.pauses_s = 0.0
         self._host_s = 0.0  # since the last part
+        self._owned: Counter[str] = Counter()  # of that
         self._ordinary_s = max((call.before_s for call in calls if not call.pause), default=0.0)
 
     def add(self, call: _Call) -> None:
         """The parts of the next call."""
         self._host_s += call.before_s
+        self._owned.update(call.owned)
         if self.of:
             self.parts += [msgspec.structs.replace(event, stream=self.of[event.stream]) for event in call.events]
         if call.pause:
@@ -200,6 +210,9 @@ class _Parts:
             self.parts.append(HostWork(seconds))
 
     def _taken(self) -> float:
+        for owner, owned_s in self._owned.items():
+            self.owned.setdefault(owner, {})[len(self.parts)] = owned_s
+        self._owned.clear()
         seconds, self._host_s = self._host_s, 0.0
         return seconds
 
@@ -328,13 +341,34 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     paused = before_s > PAUSE_S
     period_s = (table["begin_ns"][behind[:, 0]] - table["begin_ns"][rows[:, 0]]) * 1e-9
     paced_s = _paced(before[behind][:, paused].sum(axis=1) * 1e-9, period_s)
+    owned = _owned(trace, behind, before)
     calls = []
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)
         works = _mean_work(trace, [submitted.get(call, []) for call in column])
         times_s = float(before_s[place]), float(own_s[place])
-        calls.append(_Call(name, doing(name), *times_s, bool(paused[place]), works, events.get(place, [])))
+        whose = {owner: float(owned_s[place]) for owner, owned_s in owned.items() if owned_s[place]}
+        pause, at = bool(paused[place]), events.get(place, [])
+        calls.append(_Call(name, doing(name), *times_s, pause, works, at, whose))
     return calls, None if paced_s is None else paced_s / steps.every
+
+
+def _owned(
+    trace: Trace, rows: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """The owners of the ns ``before`` the calls in these places, a row a step: the mean in s for each column."""
+    calls, owners, found = trace.calls[rows], dict[str, int](), np.zeros((0, rows.shape[1]))
+    for thread in np.unique(calls["thread"]).tolist():
+        of, here = slices(trace, thread), calls["thread"] == thread
+        ends, columns = calls["begin_ns"][here], np.nonzero(here)[1]
+        parts = overlaps(of, ends - before[rows][here], ends)
+        between = of.doing[parts.slice] == DOINGS.index("between")
+        paths, place = np.unique(of.path[parts.slice][between], return_inverse=True)
+        numbers = np.array([owners.setdefault(owner_of(of.stacks[one])[0], len(owners)) for one in paths], np.int64)
+        cells = numbers[place.ravel()] * rows.shape[1] + columns[parts.interval[between]]
+        found = np.concatenate([found, np.zeros((len(owners) - len(found), rows.shape[1]))])
+        found += np.bincount(cells, parts.ns[between], found.size).reshape(found.shape)
+    return {owner: found[number] * 1e-9 / len(rows) for owner, number in owners.items()}
 
 
 def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64]) -> float | None:

@@ -1,58 +1,101 @@
-"""Gives each part of the idle time the functions in which the host was then, for a flame graph."""
+"""Gives the idle time as a tree of functions, and draws and writes it as a flame graph."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
-from microbench.diagnosis.diagnosis import Diagnosis, window_of
-from microbench.diagnosis.host_time import Slices, without_number
-from microbench.diagnosis.idle import CAUSES, gaps_of, place_name, stretches
-from microbench.traces.trace import NONE, Trace
+from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.idle import CAUSES, Stack
+from microbench.diagnosis.lanes import IDLE, Lane, Piece
 
 SPEEDSCOPE = "https://www.speedscope.app/file-format-schema.json"
 
 
-def idle_stacks(diagnosis: Diagnosis) -> Counter[tuple[str, ...]]:
-    """The ns in which the GPU was idle, by the cause, the functions (the outermost first) and the CUDA call. They add
-    up to the idle time."""
-    found: Counter[tuple[str, ...]] = Counter()
-    if diagnosis.idle is None:
-        return found
-    trace = diagnosis.trace
-    for pieces in stretches(trace, gaps_of(trace.work, diagnosis.idle.device, *window_of(trace, diagnosis.steps))):
-        inside = np.full(len(pieces.cause), NONE)
-        if pieces.of is not None and pieces.slice is not None:
-            inside = pieces.of.range[pieces.slice]
-        lengths_ns = pieces.end_ns - pieces.begin_ns
-        kinds, index = np.unique(
-            np.stack([pieces.cause, pieces.call, pieces.name, inside], axis=1), axis=0, return_inverse=True
-        )
-        totals_ns = np.bincount(index.ravel(), weights=lengths_ns, minlength=len(kinds)).astype(np.int64).tolist()
-        for (cause, call, name, within), ns in zip(kinds.tolist(), totals_ns, strict=True):
-            if pieces.of is None:
-                names = [place_name(trace, call, name)]
-            else:
-                names = [*_functions(trace, pieces.of, within), trace.names[call] if call != NONE else ""]
-            found[(CAUSES[cause], *filter(None, names))] += ns
-    return found
+class Node(NamedTuple):
+    """Idle time in ns: all of it, that of a cause, or that in a function or a CUDA call by who called it. ``within``
+    are the parts of it in what it calls, the largest first."""
+
+    name: str
+    ns: int
+    within: tuple[Node, ...]
+
+    @property
+    def itself_ns(self) -> int:
+        """What passes in itself."""
+        return self.ns - sum(one.ns for one in self.within)
 
 
-def _functions(trace: Trace, of: Slices, within: int) -> list[str]:
-    """The names of a range and of those around it, the outermost first."""
-    names = []
-    while within != NONE:
-        if of.names[within] != NONE:
-            names.append(without_number(trace.names[of.names[within]]))
-        within = int(of.around[within])
-    return names[::-1]
+def tree(diagnosis: Diagnosis) -> Node:
+    """All idle time; the nodes of the first level are causes."""
+    stacks = diagnosis.idle.stacks_ns if diagnosis.idle is not None else {}
+    return _node(IDLE, Counter(stacks))
+
+
+def _node(name: str, stacks: Counter[Stack]) -> Node:
+    parts: dict[str, Counter[Stack]] = {}
+    for (first, *rest), ns in ((stack, ns) for stack, ns in stacks.items() if stack):
+        parts.setdefault(first, Counter())[tuple(rest)] += ns
+    within = sorted((_node(first, of) for first, of in parts.items()), key=lambda one: -one.ns)
+    return Node(name, stacks.total(), tuple(within))
+
+
+class Row(NamedTuple):
+    """A node of a tree as a row: how deep it lies, its time in ns, and that in itself, None where no row says the rest.
+
+    ``names`` are those from the one that its caller calls to itself. There are several where those between call nothing
+    else and take no time, and none where it is the rest of its caller.
+    """
+
+    depth: int
+    names: tuple[str, ...]
+    ns: int
+    itself_ns: int | None
+
+
+def rows(node: Node, least_ns: float, depth: int = 0) -> Iterator[Row]:
+    """A node and all below it that last at least so long, the outermost first. The rest of what a node calls is a row
+    of its own, so that a row is what those below it and itself have."""
+    names = [node.name]
+    while depth and len(node.within) == 1 and node.itself_ns == 0:
+        (node,) = node.within
+        names.append(node.name)
+    large = [one for one in node.within if one.ns >= least_ns]
+    yield Row(depth, tuple(names), node.ns, node.itself_ns if large else None)
+    for one in large:
+        yield from rows(one, least_ns, depth + 1)
+    rest_ns = sum(one.ns for one in node.within) - sum(one.ns for one in large)
+    if large and rest_ns:
+        yield Row(depth + 1, (), rest_ns, None)
+
+
+def flame(diagnosis: Diagnosis, most_rows: int, smallest: float) -> tuple[Lane, ...]:
+    """The tree as a flame graph of a step, the outermost on top: a lane for each depth, with pieces as long as the time
+    in s is, if that is at least the share ``smallest`` of all."""
+    root, count = tree(diagnosis), diagnosis.steps.count if diagnosis.steps is not None else 1
+    lanes: list[list[Piece]] = [[] for _ in range(most_rows)]
+
+    def laid(node: Node, begin_ns: int, cause: int, depth: int) -> None:
+        begin_s, end_s = (at_ns * 1e-9 / count for at_ns in (begin_ns, begin_ns + node.ns))
+        lanes[depth].append(Piece(begin_s, end_s, node.name, CAUSES[cause]))
+        for one in node.within if depth + 1 < most_rows else ():
+            if one.ns >= smallest * root.ns:
+                laid(one, begin_ns, cause, depth + 1)
+            begin_ns += one.ns
+
+    begin_ns = 0
+    for node in root.within:
+        laid(node, begin_ns, CAUSES.index(node.name), 0)
+        begin_ns += node.ns
+    return tuple(Lane("", tuple(pieces)) for pieces in lanes if pieces)
 
 
 def speedscope(diagnosis: Diagnosis) -> bytes:
     """The idle time as a profile of speedscope: a stack for each cause, functions and call, weighted in s."""
-    stacks = idle_stacks(diagnosis)
+    stacks = diagnosis.idle.stacks_ns if diagnosis.idle is not None else {}
     frames = {name: place for place, name in enumerate(dict.fromkeys(name for stack in stacks for name in stack))}
     seconds = [ns * 1e-9 for ns in stacks.values()]
     title = f"GPU idle, by cause: {diagnosis.trace.source}"

@@ -3,7 +3,7 @@
 from statistics import median
 
 from microbench.analysis.clocks import CLOCK_LOSS
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on, sentence, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rule, said, sentence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, round_percent
 from microbench.explain import compute_units as units
@@ -51,6 +51,11 @@ def _later_half(row: Row, name: str) -> list[float]:
     ]
 
 
+@rule(
+    "compute.limited",
+    f"the SMs' clock more than {percent(CLOCK_LOSS)} below the highest; heat and brake by NVML's reasons, "
+    f"the power limit only from {round_percent(AT_LIMIT)} of it on",
+)
 def limited(evidence: Evidence) -> Finding | None:
     """How much of the SM clock power or heat takes, as the SMs themselves count it."""
     row = next(iter((*lasting(evidence), *units.best_products(evidence))), None)
@@ -61,7 +66,7 @@ def limited(evidence: Evidence) -> Finding | None:
     by, share, nvml_hz = units.held_by(evidence, row), drawn_share(evidence, row), nvml_clock_hz(evidence, row)
     if by == units.POWER_LIMIT and share is not None and share < AT_LIMIT:
         by = None
-    advice = {
+    advised = {
         units.HEAT: "Improve the cooling.",
         units.POWER_BRAKE: "Check the power supply and its cables.",
         units.POWER_LIMIT: "Only a higher limit or data that flip fewer bits give it back.",
@@ -71,23 +76,17 @@ def limited(evidence: Evidence) -> Finding | None:
     text += f"NVML names {listed(tuple(names)) or 'no reason'}"
     if nvml_hz and nvml_hz > clock.value * (1 + LASTS):
         text += ", and its own clock reads too high under tensor load"
-    return Finding(
-        rule="compute.limited",
-        severity="warning" if by in (units.HEAT, units.POWER_BRAKE) else "note",
-        title=(
-            f"{sentence(by or 'tensor work')} takes {percent(1 - clock.value / highest_hz)} of the clock: "
-            f"{units.dtype_of(row)} runs at {units.figure(clock)}"
-        ),
-        text=f"{text}.",
-        advice=advice.get(by or "", ""),
-        threshold=(
-            f"the SMs' clock more than {percent(CLOCK_LOSS)} below the highest; heat and brake by NVML's reasons, "
-            f"the power limit only from {round_percent(AT_LIMIT)} of it on"
-        ),
-        rests_on=rests_on(row, clock),
+    title = (
+        f"{sentence(by or 'tensor work')} takes {percent(1 - clock.value / highest_hz)} of the clock: "
+        f"{units.dtype_of(row)} runs at {units.figure(clock)}"
     )
+    text = f"{text}."
+    advice = advised.get(by or "", "")
+    rows = (row, clock)
+    return said(title, text, advice, rows=rows, severity="warning" if by in (units.HEAT, units.POWER_BRAKE) else "note")
 
 
+@rule("compute.sustained", f"falls where more than {percent(LASTS)} of the first batch is lost in the second half")
 def sustained(evidence: Evidence) -> Finding | None:
     """The burst rate against the sustained one."""
     pairs = [
@@ -99,19 +98,16 @@ def sustained(evidence: Evidence) -> Finding | None:
     dtype = units.dtype_of(late)
     share = late.value / burst.value
     falls = share < 1 - LASTS
-    return note_or_advice(
-        rule="compute.sustained",
-        title=(
-            f"{dtype} keeps {percent(share)} of its burst: {units.figure(burst)}, then {units.figure(late)}"
-            if falls
-            else f"{dtype} lasts: {units.figure(late)} after seconds, {percent(share)} of its burst"
-        ),
-        text=("A benchmark of milliseconds shows the burst; a training run gets the sustained rate." if falls else ""),
-        threshold=f"falls where more than {percent(LASTS)} of the first batch is lost in the second half",
-        rests_on=rests_on(*(row for pair in pairs for row in pair), units.same_case(evidence, late, "turn")),
+    title = (
+        f"{dtype} keeps {percent(share)} of its burst: {units.figure(burst)}, then {units.figure(late)}"
+        if falls
+        else f"{dtype} lasts: {units.figure(late)} after seconds, {percent(share)} of its burst"
     )
+    text = "A benchmark of milliseconds shows the burst; a training run gets the sustained rate." if falls else ""
+    return said(title, text, rows=(*(row for pair in pairs for row in pair), units.same_case(evidence, late, "turn")))
 
 
+@rule("compute.data", f"rates of the same product more than {round_percent(DIFFERENT)} apart")
 def data(evidence: Evidence) -> Finding | None:
     """How much faster zeros multiply than random numbers."""
     pairs = [
@@ -138,14 +134,8 @@ def data(evidence: Evidence) -> Finding | None:
     if differ:
         text = "The units do the same work at a different power"
         text += f": {drawn[1]} for zeros, {drawn[0]} for random numbers." if len(drawn) == len(powers) else "."
-    return note_or_advice(
-        rule="compute.data",
-        title=title,
-        text=text,
-        advice="Never compare a rate measured on zeros with one on real data." if differ else "",
-        threshold=f"rates of the same product more than {round_percent(DIFFERENT)} apart",
-        rests_on=rests_on(*(row for pair in pairs for row in pair)),
-    )
+    advice = "Never compare a rate measured on zeros with one on real data." if differ else ""
+    return said(title, text, advice, rows=(row for pair in pairs for row in pair))
 
 
 RULES: tuple[Rule, ...] = (limited, sustained, data)

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, rule, said, whole
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, counted, percent, round_percent, times
@@ -188,23 +188,22 @@ def libraries(evidence: Evidence) -> Finding | None:
         kernel = f"{units.LIBRARIES[worst.library]}'s {units.dtype_of(worst.row)} kernel"
         words = [f"Clock for clock {kernel} reaches {percent(worst.per_clock)}."]
     words += [f"Faster than every candidate tried: {listed(ahead)}."] if ahead else []
-    return note_or_advice(
-        rule="compute.libraries",
-        title=f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}",
-        text=" ".join(words),
-        advice=(
-            f"Where {units.dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
-            if heavy
-            else ""
-        ),
-        threshold=(
-            f"{rate}, at the largest size of a type; "
-            f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
-        ),
-        rests_on=rests_on(*(row for rival in every for row in rival.rows)),
+    title = f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}"
+    text = " ".join(words)
+    advice = (
+        f"Where {units.dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
+        if heavy
+        else ""
     )
+    names = rests_on(*(row for rival in every for row in rival.rows))
+    threshold = (
+        f"{rate}, at the largest size of a type; "
+        f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
+    )
+    return said(title, text, advice, names=names, rule="compute.libraries", threshold=threshold)
 
 
+@rule("compute.halved", "fact shape says that it was halved")
 def halved(evidence: Evidence) -> Finding | None:
     """Shapes that did not fit the free memory and were made smaller: their rate is that of another size."""
     every = [
@@ -215,17 +214,17 @@ def halved(evidence: Evidence) -> Finding | None:
     if not every:
         return None
     row, fact = every[0]
-    return Finding(
-        rule="compute.halved",
-        severity="warning",
-        title=f"{counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
-        text=f"{row.case_id} is {fact.value}.",
-        advice="Free the memory of this GPU and measure again.",
-        threshold="fact shape says that it was halved",
-        rests_on=rests_on(*(row for row, _ in every)),
-    )
+    title = f"{counted(len(every), 'product')} did not fit the free memory: a smaller one was measured"
+    text = f"{row.case_id} is {fact.value}."
+    advice = "Free the memory of this GPU and measure again."
+    return said(title, text, advice, rows=(row for row, _ in every), severity="warning")
 
 
+@rule(
+    "compute.shapes",
+    f"launch: a call from Python over {times(LAUNCHES_FROM)} the work on the device; else the roof under "
+    "which it would take longer",
+)
 def bounds(evidence: Evidence) -> Finding | None:
     """How many products of models are launch-, bandwidth- or compute-bound, and at how many rows."""
     every = [product for product in shaped(evidence) if product.held is not None]
@@ -238,27 +237,24 @@ def bounds(evidence: Evidence) -> Finding | None:
         bandwidth_roof(evidence),
         *(compute_roof(evidence, dtype) for dtype in units.dtypes(evidence, units.SHAPES)),
     ]
-    return Finding(
-        rule="compute.shapes",
-        severity="note",
-        title=(
-            f"Of {counted(len(every), 'product')} of models: "
-            + ", ".join(f"{counts[held]} {held}-bound" for held in HELD if counts[held])
-        ),
-        text=f"They are {listed(spans)}.",
-        advice="Batch more rows: while a product is bandwidth-bound, they cost little." if groups["bandwidth"] else "",
-        threshold=(
-            f"launch: a call from Python over {times(LAUNCHES_FROM)} the work on the device; else the roof under "
-            "which it would take longer"
-        ),
-        rests_on=rests_on(*(product.row for product in every), *(roof.row for roof in roofs if roof is not None)),
+    title = f"Of {counted(len(every), 'product')} of models: " + ", ".join(
+        f"{counts[held]} {held}-bound" for held in HELD if counts[held]
     )
+    text = f"They are {listed(spans)}."
+    advice = "Batch more rows: while a product is bandwidth-bound, they cost little." if groups["bandwidth"] else ""
+    rows = (*(product.row for product in every), *(roof.row for roof in roofs if roof is not None))
+    return said(title, text, advice, rows=rows, severity="note")
 
 
 def _span(rows: list[int]) -> str:
     return counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
 
 
+@rule(
+    "compute.launches",
+    f"a call from Python over {times(LAUNCHES_FROM)} its work on the device, and a graph at least "
+    f"{times(GRAPH_WORTH)} as fast",
+)
 def launches(evidence: Evidence) -> Finding | None:
     """Launch-bound products that a graph makes faster."""
     every = [
@@ -271,19 +267,16 @@ def launches(evidence: Evidence) -> Finding | None:
     worst, factor = max(every, key=lambda pair: pair[1])
     name = f"{worst.row.params.get('projection')} of {counted(whole(worst.row, 'rows'), 'row')}"
     call = f"a call from Python takes {as_time(worst.call.value)} for " if worst.call is not None else ""
-    return note_or_advice(
-        rule="compute.launches",
-        title=f"A graph makes {name} ({units.dtype_of(worst.row)}) {times(factor)} as fast",
-        text=f"The product is launch-bound: {call}{as_time(worst.device_s)} of work.",
-        advice="Capture a step of the model in a graph, or batch more rows.",
-        threshold=(
-            f"a call from Python over {times(LAUNCHES_FROM)} its work on the device, and a graph at least "
-            f"{times(GRAPH_WORTH)} as fast"
-        ),
-        rests_on=rests_on(*(row for one, _ in every for row in (one.row, one.call, one.graph))),
-    )
+    title = f"A graph makes {name} ({units.dtype_of(worst.row)}) {times(factor)} as fast"
+    text = f"The product is launch-bound: {call}{as_time(worst.device_s)} of work."
+    advice = "Capture a step of the model in a graph, or batch more rows."
+    return said(title, text, advice, rows=(row for one, _ in every for row in (one.row, one.call, one.graph)))
 
 
+@rule(
+    "compute.grouped",
+    f"advice where a batch is at least {times(GRAPH_WORTH)} as fast as single calls, by the host's clock",
+)
 def grouped(evidence: Evidence) -> Finding | None:
     """What many small products take one by one, as a graph and as one batch, where a batch gains most."""
     every = []
@@ -304,17 +297,12 @@ def grouped(evidence: Evidence) -> Finding | None:
             f"One by one, {'the GPU waits for the calls from Python' if waits else 'the GPU is never idle for long'}."
         )
     worth = gain >= GRAPH_WORTH
-    return note_or_advice(
-        rule="compute.grouped",
-        title=(
-            f"{products} products of {whole(alone, 'size')} ({units.dtype_of(alone)}) take {took[0]} one by one, "
-            f"{took[1]} as a graph, {took[2]} as one batch"
-        ),
-        text=text,
-        advice="Put products of one shape into one batched call, and capture what remains in a graph." if worth else "",
-        threshold=f"advice where a batch is at least {times(GRAPH_WORTH)} as fast as single calls, by the host's clock",
-        rests_on=rests_on(*(row for rows in every for row in rows)),
+    title = (
+        f"{products} products of {whole(alone, 'size')} ({units.dtype_of(alone)}) take {took[0]} one by one, "
+        f"{took[1]} as a graph, {took[2]} as one batch"
     )
+    advice = "Put products of one shape into one batched call, and capture what remains in a graph." if worth else ""
+    return said(title, text, advice, rows=(row for rows in every for row in rows))
 
 
 RULES: tuple[Rule, ...] = (libraries, halved, bounds, launches, grouped)

@@ -4,7 +4,7 @@ from math import ceil
 from typing import NamedTuple
 
 from microbench.analysis.clocks import HEAT_WORDS
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, note_or_advice, rests_on, share_of
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, rule, said, share_of
 from microbench.analysis.limits import Ceiling, ceiling_at
 from microbench.analysis.rates import data_sheet_clock_hz
 from microbench.analysis.stats import Row
@@ -228,6 +228,7 @@ def instructions(evidence: Evidence) -> list[Instruction]:
     return result
 
 
+@rule("compute.ceiling", f"good from {round_percent(FULL)} of the architecture's rate a cycle and SM on")
 def alone(evidence: Evidence) -> Finding | None:
     """What tensor instructions sustain without memory traffic, and the share of it that products reach."""
     rows = [row for row in rates(evidence, TENSORS) if row.params.get("load") == SUSTAINED]
@@ -248,14 +249,9 @@ def alone(evidence: Evidence) -> Finding | None:
         words += [f"A product reaches {percent(product.value / best.value)} of that."] if product is not None else []
         words += ["No product of random numbers can be faster for long on this board."] if full else []
     of_rate = f", {percent(share)} of their rate a cycle" if share is not None else ""
-    return Finding(
-        rule="compute.ceiling",
-        severity="good" if full else "note",
-        title=f"Tensor cores alone sustain {figure(best)} ({dtype} {best.params.get('path')}){of_rate}",
-        text=" ".join(words),
-        threshold=f"good from {round_percent(FULL)} of the architecture's rate a cycle and SM on",
-        rests_on=rests_on(best, clocked, product),
-    )
+    title = f"Tensor cores alone sustain {figure(best)} ({dtype} {best.params.get('path')}){of_rate}"
+    text = " ".join(words)
+    return said(title, text, rows=(best, clocked, product), severity="good" if full else "note")
 
 
 def paths(evidence: Evidence) -> Finding | None:
@@ -271,32 +267,28 @@ def paths(evidence: Evidence) -> Finding | None:
     dtype, wgmma, mma = pairs[0]
     share = mma.value / wgmma.value
     behind = share < LEFT_BEHIND
-    return note_or_advice(
-        rule="compute.path",
-        title=f"mma.sync gives {percent(share)} of wgmma's rate ({dtype}, clock for clock)",
-        text="Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else "",
-        advice="Use wgmma, or a library that does." if behind else "",
-        threshold=f"advice where mma.sync stays below {round_percent(LEFT_BEHIND)}",
-        rests_on=rests_on(*(row for _, *both in pairs for row in both)),
-    )
+    title = f"mma.sync gives {percent(share)} of wgmma's rate ({dtype}, clock for clock)"
+    text = "Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else ""
+    advice = "Use wgmma, or a library that does." if behind else ""
+    names = rests_on(*(row for _, *both in pairs for row in both))
+    threshold = f"advice where mma.sync stays below {round_percent(LEFT_BEHIND)}"
+    return said(title, text, advice, names=names, rule="compute.path", threshold=threshold)
 
 
+@rule("compute.path", f"the only path measured stays below {round_percent(LEFT_BEHIND)} of the rate")
 def _one_path(evidence: Evidence) -> Finding | None:
     for dtype in tensor_dtypes(evidence):
         row = per_clock(evidence, MMA, dtype)
         share = share_of(evidence, row) if row is not None else None
         if share is not None and share < LEFT_BEHIND:
-            return note_or_advice(
-                rule="compute.path",
-                title=f"mma.sync reaches {percent(share)} of the tensor cores' rate ({dtype}, clock for clock)",
-                text="Other instructions of this architecture give the rest.",
-                advice="Use a library that is built for this architecture.",
-                threshold=f"the only path measured stays below {round_percent(LEFT_BEHIND)} of the rate",
-                rests_on=rests_on(row),
-            )
+            title = f"mma.sync reaches {percent(share)} of the tensor cores' rate ({dtype}, clock for clock)"
+            text = "Other instructions of this architecture give the rest."
+            advice = "Use a library that is built for this architecture."
+            return said(title, text, advice, rows=(row,))
     return None
 
 
+@rule("compute.accumulate", f"shown above {times(WHOLE_UP_TO)}; halved from {times(HALVED_FROM)} on")
 def accumulate(evidence: Evidence) -> Finding | None:
     """Whether this board accumulates in fp32 at half the rate, as gaming boards do."""
     pair = halves(evidence)
@@ -304,14 +296,10 @@ def accumulate(evidence: Evidence) -> Finding | None:
     if pair is None or ratio <= WHOLE_UP_TO:
         return None
     halved = ratio >= HALVED_FROM
-    return note_or_advice(
-        rule="compute.accumulate",
-        title=f"fp16 products are {times(ratio)} as fast with fp16 accumulation as with fp32",
-        text="This board runs fp32 accumulation at half the rate, as gaming boards do." if halved else "",
-        advice="Accumulate in fp16 where its precision is enough." if halved else "",
-        threshold=f"shown above {times(WHOLE_UP_TO)}; halved from {times(HALVED_FROM)} on",
-        rests_on=rests_on(*pair),
-    )
+    title = f"fp16 products are {times(ratio)} as fast with fp16 accumulation as with fp32"
+    text = "This board runs fp32 accumulation at half the rate, as gaming boards do." if halved else ""
+    advice = "Accumulate in fp16 where its precision is enough." if halved else ""
+    return said(title, text, advice, rows=pair)
 
 
 RULES: tuple[Rule, ...] = (alone, paths, accumulate)

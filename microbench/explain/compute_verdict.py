@@ -3,10 +3,11 @@
 from functools import partial
 
 from microbench.analysis.clocks import CLOCK_LOSS
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, exceeds, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, exceeds, rests_on
 from microbench.core.units import percent, round_percent
 from microbench.explain import compute_units as units
 from microbench.explain.compute_power import LASTS, lasting
+from microbench.explain.verdicts import beyond_ceiling
 
 # Shares of the units' rate at the measured clock; an H200's products reach 89 to 92 % on its tensor cores.
 HEALTHY, BROKEN = 0.80, 0.5
@@ -64,15 +65,11 @@ def _unjudged(evidence: Evidence) -> Finding | None:
         return None
     why = "the rates of this architecture are not known" if products else "no square product was measured"
     into = f"microbench run gemm_throughput --into {evidence.run.run_id}"
-    return Finding(
-        rule="compute.verdict",
-        severity="note",
-        title=f"No verdict on compute: {why}",
-        text=f"{shown.case_id} reaches {units.figure(shown)}.",
-        advice="" if products else f"Measure products with `{into}`.",
-        threshold="a verdict needs a product and the rates of the architecture",
-        rests_on=rests_on(shown),
-    )
+    title = f"No verdict on compute: {why}"
+    text = f"{shown.case_id} reaches {units.figure(shown)}."
+    threshold = "a verdict needs a product and the rates of the architecture"
+    advice = "" if products else f"Measure products with `{into}`."
+    return Finding("compute.verdict", "note", title, text, threshold, rests_on(shown), advice=advice)
 
 
 OVER_LIMIT = partial(

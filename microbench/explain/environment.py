@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from microbench.analysis.evidence import SEVERITIES, Finding, Severity, note_or_advice
+from microbench.analysis.evidence import SEVERITIES, Finding, Severity, said
 from microbench.core.model import Environment, GpuInfo, MemoryErrors, Run, Scalar, Session
 from microbench.core.units import percent, quantity
 from microbench.host.files import cpu_list
@@ -33,14 +33,10 @@ def findings(run: Run) -> list[Finding]:
 def session_findings(session: Session) -> list[Finding]:
     """What distorts one session, in the order of the rules. A real host does not distort virtual clocks."""
     if session.simulated:
-        simulated = Finding(
-            rule="environment.simulated",
-            severity="problem",
-            title="SIMULATED: no GPU was measured",
-            text="Every figure comes from the simulated GPU's constants and shows only what a report looks like.",
-            threshold="the session ran with --device fake",
-            rests_on=("simulated",),
-        )
+        title = "SIMULATED: no GPU was measured"
+        text = "Every figure comes from the simulated GPU's constants and shows only what a report looks like."
+        threshold = "the session ran with --device fake"
+        simulated = Finding("environment.simulated", "problem", title, text, threshold, ("simulated",))
         return [simulated, *_of_gpus(session, _of_memory)]
     found = (_of_cores, _of_time, _of_what_is_between, _of_variables)
     result = [finding for rules in found for finding in rules(session)]
@@ -88,14 +84,12 @@ def _of_cores(session: Session) -> Iterator[Finding]:
     latency_s = _number(environment.fact("c_state_exit_latency_s"))
     if latency_s is not None and latency_s >= DEEP_IDLE_S:
         state = environment.fact("c_state_deepest")
-        yield note_or_advice(
-            rule="environment.idle_states",
-            title=f"Idle cores may sleep as deeply as {state}: {quantity(latency_s, 's')} to wake",
-            text="Blocking waits, thread hand-offs and the first launch after a pause wait for that.",
-            advice="Forbid such states by `sudo cpupower idle-set -D 10`.",
-            threshold=f"an enabled idle state with an exit latency of {quantity(DEEP_IDLE_S, 's')} or more",
-            rests_on=("c_state_deepest", "c_state_exit_latency_s"),
-        )
+        title = f"Idle cores may sleep as deeply as {state}: {quantity(latency_s, 's')} to wake"
+        text = "Blocking waits, thread hand-offs and the first launch after a pause wait for that."
+        advice = "Forbid such states by `sudo cpupower idle-set -D 10`."
+        names = ("c_state_deepest", "c_state_exit_latency_s")
+        threshold = f"an enabled idle state with an exit latency of {quantity(DEEP_IDLE_S, 's')} or more"
+        yield said(title, text, advice, names=names, rule="environment.idle_states", threshold=threshold)
     core, siblings = environment.fact("submit_core"), environment.fact("submit_core_siblings")
     if core is not None and siblings not in (None, "none"):
         ours = _cpus(environment, "parent_cores") | _cpus(environment, "watcher_core")
@@ -119,15 +113,11 @@ def _of_time(session: Session) -> Iterator[Finding]:
     name, cost_s = environment.fact("clock_source"), session.floors.timer_call_s
     if name is not None and name not in FAST_CLOCKS:
         each = f" of {quantity(cost_s, 's')}" if cost_s is not None else ""
-        yield Finding(
-            rule="environment.clock_source",
-            severity="problem",
-            title=f"The kernel's clock is {name}, which is slow to read",
-            text=f"Host times of single calls contain a reading{each}, and their percentiles are worth little.",
-            advice="If the kernel gave up on tsc, `dmesg | grep -i tsc` says why.",
-            threshold=f"a clock source other than {', '.join(sorted(FAST_CLOCKS))}",
-            rests_on=("clock_source",),
-        )
+        title = f"The kernel's clock is {name}, which is slow to read"
+        text = f"Host times of single calls contain a reading{each}, and their percentiles are worth little."
+        threshold = f"a clock source other than {', '.join(sorted(FAST_CLOCKS))}"
+        advice = "If the kernel gave up on tsc, `dmesg | grep -i tsc` says why."
+        yield Finding("environment.clock_source", "problem", title, text, threshold, ("clock_source",), advice=advice)
     cores = _number(environment.fact("physical_core_count"))
     if cores is not None and cores < CORES_WANTED:
         shared = "share two cores, which shows in the worst cases."
@@ -144,15 +134,11 @@ def _of_time(session: Session) -> Iterator[Finding]:
         )
     share = _number(environment.fact("cpu_quota"))
     if share is not None and share < CORES_WANTED:
-        yield Finding(
-            rule="environment.cpu_quota",
-            severity="warning",
-            title=f"A cgroup allows {share:g} CPUs' worth of time for {CORES_WANTED} busy threads",
-            text="Once that is used, the kernel stops them all until the period ends (100 ms by default).",
-            advice="Raise the container's CPU limit.",
-            threshold=f"a CPU quota below {CORES_WANTED} CPUs",
-            rests_on=("cpu_quota",),
-        )
+        title = f"A cgroup allows {share:g} CPUs' worth of time for {CORES_WANTED} busy threads"
+        text = "Once that is used, the kernel stops them all until the period ends (100 ms by default)."
+        threshold = f"a CPU quota below {CORES_WANTED} CPUs"
+        advice = "Raise the container's CPU limit."
+        yield Finding("environment.cpu_quota", "warning", title, text, threshold, ("cpu_quota",), advice=advice)
     average, cpus = _number(environment.fact("load_average_1min")), _number(environment.fact("cpu_affinity_count"))
     if average is not None and cpus is not None and average > max(1.0, LOAD_SHARE * cpus):
         yield Finding(
@@ -194,44 +180,31 @@ def _of_what_is_between(session: Session) -> Iterator[Finding]:
         )
     policy = environment.fact("pcie_aspm_policy")
     if policy in ("powersave", "powersupersave"):
-        yield note_or_advice(
-            rule="environment.pcie_aspm",
-            title=f"PCIe links may sleep: the kernel's power policy is {policy}",
-            text="An idle link powers down, and the first launch after a pause waits for it.",
-            advice="Switch it off by `echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy`.",
-            threshold="an ASPM policy of powersave or powersupersave",
-            rests_on=("pcie_aspm_policy",),
-        )
+        title = f"PCIe links may sleep: the kernel's power policy is {policy}"
+        text = "An idle link powers down, and the first launch after a pause waits for it."
+        advice = "Switch it off by `echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy`."
+        threshold = "an ASPM policy of powersave or powersupersave"
+        yield said(title, text, advice, names=("pcie_aspm_policy",), rule="environment.pcie_aspm", threshold=threshold)
     if (tool := environment.fact("profiler")) not in OFF:
-        yield Finding(
-            rule="environment.profiler",
-            severity="problem",
-            title=f"A profiler is attached: {tool}",
-            text="It intercepts driver calls and may serialise kernels: every launch figure contains it.",
-            advice="Measure without it; under it, look only at the timeline.",
-            threshold="a tool's variable is set, or its library is preloaded, injected or mapped",
-            rests_on=("profiler",),
-        )
+        title = f"A profiler is attached: {tool}"
+        text = "It intercepts driver calls and may serialise kernels: every launch figure contains it."
+        threshold = "a tool's variable is set, or its library is preloaded, injected or mapped"
+        advice = "Measure without it; under it, look only at the timeline."
+        yield Finding("environment.profiler", "problem", title, text, threshold, ("profiler",), advice=advice)
     if (tracer := environment.fact("tracer")) not in OFF:
-        yield Finding(
-            rule="environment.tracer",
-            severity="problem",
-            title=f"The process is traced by {tracer}",
-            text="It stops at system calls or breakpoints, also inside what is timed.",
-            advice="Measure without a tracer.",
-            threshold="the process has a ptrace tracer",
-            rests_on=("tracer",),
-        )
+        title = f"The process is traced by {tracer}"
+        text = "It stops at system calls or breakpoints, also inside what is timed."
+        threshold = "the process has a ptrace tracer"
+        advice = "Measure without a tracer."
+        yield Finding("environment.tracer", "problem", title, text, threshold, ("tracer",), advice=advice)
     if (mps := environment.fact("mps")) not in OFF:
         running = mps == "running"
+        title = "MPS is running" if running else f"MPS may be running: {mps}"
+        text = "Contexts of several processes then share the GPU's queues, and cold starts include the server."
+        threshold = "the daemon is among the processes, or its control pipe exists"
+        advice = "End it by `echo quit | nvidia-cuda-mps-control`."
         yield Finding(
-            rule="environment.mps",
-            severity="warning" if running else "note",
-            title="MPS is running" if running else f"MPS may be running: {mps}",
-            text="Contexts of several processes then share the GPU's queues, and cold starts include the server.",
-            advice="End it by `echo quit | nvidia-cuda-mps-control`.",
-            threshold="the daemon is among the processes, or its control pipe exists",
-            rests_on=("mps",),
+            "environment.mps", "warning" if running else "note", title, text, threshold, ("mps",), advice=advice
         )
 
 
@@ -312,33 +285,24 @@ def _of_gpu(gpu: GpuInfo, session: Session) -> Iterator[Finding]:
             rests_on=("gpu confidential_computing",),
         )
     if gpu.mig:
-        yield note_or_advice(
-            rule="environment.mig",
-            title="This is a MIG instance, not a whole GPU" + (f": {gpu.sm_count} SMs" if gpu.sm_count else ""),
-            text="SMs, caches and memory bandwidth are a share of the board's; neighbours share the PCIe link.",
-            threshold="NVML reports MIG mode as enabled",
-            rests_on=("gpu mig", "gpu sm_count"),
-        )
+        title = "This is a MIG instance, not a whole GPU" + (f": {gpu.sm_count} SMs" if gpu.sm_count else "")
+        text = "SMs, caches and memory bandwidth are a share of the board's; neighbours share the PCIe link."
+        threshold = "NVML reports MIG mode as enabled"
+        yield said(title, text, names=("gpu mig", "gpu sm_count"), rule="environment.mig", threshold=threshold)
     bus = gpu.memory_bus_bits
     if gpu.ecc is False or (gpu.ecc and bus is not None and bus < HBM_BUS_BITS):
         off = "Boards in data centres usually run with it on, which costs bandwidth on GDDR memory."
-        yield note_or_advice(
-            rule="environment.ecc",
-            title=f"ECC is on, on a {bus}-bit memory bus" if gpu.ecc else "ECC is off",
-            text="Such memory has no bits of its own for ECC: check bits take memory bandwidth." if gpu.ecc else off,
-            threshold=f"ECC off, or on with a memory bus under {HBM_BUS_BITS} bit",
-            rests_on=("gpu ecc", "gpu memory_bus_bits"),
-        )
+        title = f"ECC is on, on a {bus}-bit memory bus" if gpu.ecc else "ECC is off"
+        text = "Such memory has no bits of its own for ECC: check bits take memory bandwidth." if gpu.ecc else off
+        threshold = f"ECC off, or on with a memory bus under {HBM_BUS_BITS} bit"
+        yield said(title, text, names=("gpu ecc", "gpu memory_bus_bits"), rule="environment.ecc", threshold=threshold)
     yield from _of_memory(gpu)
     if gpu.persistence is False:
-        yield note_or_advice(
-            rule="environment.persistence",
-            title="Persistence mode is off",
-            text="The driver shuts the GPU down when the last process leaves: cold starts contain its start.",
-            advice="Keep it up by `sudo nvidia-smi -pm 1`.",
-            threshold="NVML reports persistence mode as disabled",
-            rests_on=("gpu persistence",),
-        )
+        title = "Persistence mode is off"
+        text = "The driver shuts the GPU down when the last process leaves: cold starts contain its start."
+        advice = "Keep it up by `sudo nvidia-smi -pm 1`."
+        threshold = "NVML reports persistence mode as disabled"
+        yield said(title, text, advice, names=("gpu persistence",), rule="environment.persistence", threshold=threshold)
     now, most = gpu.link.lanes_now, gpu.link.lanes_max
     if now is not None and most is not None and now < most and not gpu.integrated and not gpu.link.coherent:
         yield Finding(
@@ -449,13 +413,10 @@ def _of_hidden_facts(session: Session) -> Iterator[Finding]:
     if hidden:
         reasons = {fact.name: fact.reason for fact in environment.facts if fact.value is None and fact.reason}
         listed = [f"{words} ({reasons[name]})" if name in reasons else words for name, words in hidden.items()]
-        yield note_or_advice(
-            rule="environment.unseen",
-            title=f"{len(hidden)} possible distortion{'s' if len(hidden) > 1 else ''} cannot be seen from here",
-            text=f"These are unknown, which does not mean fine: {', '.join(listed)}.",
-            threshold="a fact that a rule needs is unknown",
-            rests_on=tuple(hidden),
-        )
+        title = f"{len(hidden)} possible distortion{'s' if len(hidden) > 1 else ''} cannot be seen from here"
+        text = f"These are unknown, which does not mean fine: {', '.join(listed)}."
+        threshold = "a fact that a rule needs is unknown"
+        yield said(title, text, names=tuple(hidden), rule="environment.unseen", threshold=threshold)
 
 
 def _number(value: Scalar) -> float | None:

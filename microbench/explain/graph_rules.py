@@ -1,6 +1,6 @@
 """Turns the graph suite's rows into findings: when a graph gains, how to change it, which nodes to keep out of it."""
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, rule, said
 from microbench.analysis.graph_steps import layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
@@ -36,17 +36,17 @@ def crossovers(evidence: Evidence) -> Finding | None:
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
         title = f"A graph of {kernels} kernels is never {weak:g}× as fast, however short they are"
-    return note_or_advice(
-        rule="graph.crossover",
-        title=title,
-        text="",
-        threshold=(
-            f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations"
-        ),
-        rests_on=rests_on(*(row for pair in measured for row in pair[1:])),
-    )
+    names = rests_on(*(row for pair in measured for row in pair[1:]))
+    threshold = f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations"
+    return said(title, names=names, rule="graph.crossover", threshold=threshold)
 
 
+@rule(
+    "graph.library",
+    "make + first_replay of graph_library, capture + instantiate + first_replay of graph_lifecycle; pays off "
+    "after (make + first_replay - a later replay) / (stream - graph of graph_gain), rounded up; advised above "
+    f"{OFTEN} replays",
+)
 def library(evidence: Evidence) -> Finding | None:
     """What the slowest library takes to make a graph, what the driver does, and after how many replays it pays."""
     every = graphs.libraries(evidence)
@@ -68,25 +68,21 @@ def library(evidence: Evidence) -> Finding | None:
         pays = "never pays off" if replays is None else f"pays off after {counted(replays, 'replay')}"
         text += f" With {graphs.kernels_of(pair)} it {pays}."
     once = replays is not None and replays > OFTEN
-    return note_or_advice(
-        rule="graph.library",
-        title=title,
-        text=text,
-        advice="Make such a graph once and keep it: made anew for a few steps it costs more than it saves."
-        if once
-        else "",
-        threshold=(
-            "make + first_replay of graph_library, capture + instantiate + first_replay of graph_lifecycle; pays off "
-            "after (make + first_replay - a later replay) / (stream - graph of graph_gain), rounded up; advised above "
-            f"{OFTEN} replays"
-        ),
-        rests_on=rests_on(
-            *(row for one in (*every, driver) if one is not None for row in (*one.rows, one.replay)),
-            *(pair[1:] if pair is not None else ()),
-        ),
+    advice = (
+        "Make such a graph once and keep it: made anew for a few steps it costs more than it saves." if once else ""
     )
+    rows = (
+        *(row for one in (*every, driver) if one is not None for row in (*one.rows, one.replay)),
+        *(pair[1:] if pair is not None else ()),
+    )
+    return said(title, text, advice, rows=rows)
 
 
+@rule(
+    "graph.command_buffers",
+    f"stream / graph of graph_jax; equal within {EQUAL:.2f} times; donating is advised where it gains "
+    f"{DONATED_RATIO:g} times as much, turning them off where both are slower",
+)
 def command_buffers(evidence: Evidence) -> Finding | None:
     """What XLA's command buffers do to a jitted JAX step with a new result, and with a donated argument."""
     counts = [count for count, _ in evidence.curve("graph_jax", "graph", "kernels")]
@@ -114,19 +110,10 @@ def command_buffers(evidence: Evidence) -> Finding | None:
             advice = "Donate what a step replaces (donate_argnums), so that XLA need not update its graph."
     if max(gains.values()) < 1 / EQUAL:
         advice = "Turn them off: XLA_FLAGS=--xla_gpu_enable_command_buffer= (an empty list)."
-    return note_or_advice(
-        rule="graph.command_buffers",
-        title=title,
-        text=text,
-        advice=advice,
-        threshold=(
-            f"stream / graph of graph_jax; equal within {EQUAL:.2f} times; donating is advised where it gains "
-            f"{DONATED_RATIO:g} times as much, turning them off where both are slower"
-        ),
-        rests_on=rests_on(*(row for pair in ways.values() for row in pair)),
-    )
+    return said(title, text, advice, rows=(row for pair in ways.values() for row in pair))
 
 
+@rule("graph.upload", f"advised above {UPLOAD_RATIO:g} times")
 def upload(evidence: Evidence) -> Finding | None:
     """What the first launch of a graph costs that was not uploaded before."""
     nodes = usual_kernels([count for count, _ in graphs.curve_of(evidence, "first_launch")])
@@ -139,15 +126,12 @@ def upload(evidence: Evidence) -> Finding | None:
         return None
     worth = first.value > against.value * UPLOAD_RATIO
     after = "after an upload" if uploaded is not None else "a later one"
-    return note_or_advice(
-        rule="graph.upload",
-        title=f"The first launch of a graph takes {as_time(first.value)}, {after} {as_time(against.value)}",
-        text=f"The graph has {counted(nodes, 'node')}"
-        + (f"; its upload takes {as_time(before.value)}." if before else "."),
-        advice="Call cuGraphUpload before the step that has to be quick." if worth else "",
-        threshold=f"advised above {UPLOAD_RATIO:g} times",
-        rests_on=rests_on(first, uploaded, again, before),
+    title = f"The first launch of a graph takes {as_time(first.value)}, {after} {as_time(against.value)}"
+    text = f"The graph has {counted(nodes, 'node')}" + (
+        f"; its upload takes {as_time(before.value)}." if before else "."
     )
+    advice = "Call cuGraphUpload before the step that has to be quick." if worth else ""
+    return said(title, text, advice, rows=(first, uploaded, again, before))
 
 
 WAY_WORDS = {
@@ -158,6 +142,11 @@ WAY_WORDS = {
 }
 
 
+@rule(
+    "graph.update",
+    "record + change + dispose + (next_replay - later_replay); advised where a rebuild takes more than "
+    f"{UPDATE_RATIO:g} times the cheapest way",
+)
 def update(evidence: Evidence) -> Finding | None:
     """What changing all nodes of a graph costs, against making it anew, and which way to choose."""
     counts = [count for count, _ in evidence.curve("graph_update", "change", "nodes", way="rebuild")]
@@ -175,18 +164,9 @@ def update(evidence: Evidence) -> Finding | None:
     if best.way != "rebuild":
         title += f", replacing the graph by a new one {as_time(rebuilt.seconds)}"
         text = f"The cheapest way, {WAY_WORDS[best.way]}, is {times(ratio)} as fast."
-    return Finding(
-        rule="graph.update",
-        severity="advice" if ratio > UPDATE_RATIO else "note",
-        title=title,
-        text=text,
-        advice=_choice(every) if ratio > UPDATE_RATIO else "",
-        threshold=(
-            "record + change + dispose + (next_replay - later_replay); advised where a rebuild takes more than "
-            f"{UPDATE_RATIO:g} times the cheapest way"
-        ),
-        rests_on=rests_on(*(row for several in every.values() for change in several for row in change.rows)),
-    )
+    advice = _choice(every) if ratio > UPDATE_RATIO else ""
+    rows = [row for several in every.values() for change in several for row in change.rows]
+    return said(title, text, advice, rows=rows, severity="advice" if ratio > UPDATE_RATIO else "note")
 
 
 def _choice(every: dict[str, list[graphs.Cost]]) -> str:
@@ -202,6 +182,7 @@ def _choice(every: dict[str, list[graphs.Cost]]) -> str:
     return f"From about {round(count)} changed nodes on, update the whole graph instead of node by node."
 
 
+@rule("graph.one_by_one", f"the launch call above {ONE_BY_ONE:g} times that of empty kernels")
 def one_by_one(evidence: Evidence) -> Finding | None:
     """Kinds of node whose replay keeps the host far longer than one of kernels: the driver submits each of them."""
     usual = evidence.row("graph_nodes", "launch", kind="kernel_empty")
@@ -215,21 +196,20 @@ def one_by_one(evidence: Evidence) -> Finding | None:
     if len(rows) <= MOST_NAMED:
         who = f"{listed([graphs.title(row) for row in rows])} nodes"
     few_bytes = any(row.params.get("kind") in OF_FEW_BYTES for row in rows)
-    return note_or_advice(
-        rule="graph.one_by_one",
-        title=f"Replays of {who} keep the host, up to {as_time(rows[0].value)}",
-        text=(
-            "The driver submits these one by one at each replay; a chain of as many empty kernels takes it "
-            f"{as_time(usual.value)}."
-        ),
-        advice="Set or copy a few bytes in a kernel instead."
-        if few_bytes
-        else "Keep them out of graphs that are replayed often.",
-        threshold=f"the launch call above {ONE_BY_ONE:g} times that of empty kernels",
-        rests_on=rests_on(usual, *rows),
+    title = f"Replays of {who} keep the host, up to {as_time(rows[0].value)}"
+    text = (
+        "The driver submits these one by one at each replay; a chain of as many empty kernels takes it "
+        f"{as_time(usual.value)}."
     )
+    advice = (
+        "Set or copy a few bytes in a kernel instead."
+        if few_bytes
+        else "Keep them out of graphs that are replayed often."
+    )
+    return said(title, text, advice, rows=(usual, *rows))
 
 
+@rule("graph.pdl", f"without PDL over the better way with it; faster above {EQUAL:.2f} times")
 def dependent_launch(evidence: Evidence) -> Finding | None:
     """What programmatic dependent launch saves, of kernels with a prologue where those were measured."""
     measured = [
@@ -244,19 +224,19 @@ def dependent_launch(evidence: Evidence) -> Finding | None:
     if helps:
         speedups = " and ".join(f"{times(speedup)} as fast in {place}" for place, speedup, _ in several)
         title = f"Programmatic dependent launch makes {whom} {speedups}"
-    return note_or_advice(
-        rule="graph.pdl",
-        title=title,
-        text=(
-            "The attribute alone can save the gap; the prologue overlaps the kernel in front only if that one "
-            "triggers early."
-        ),
-        advice="Call cudaTriggerProgrammaticLaunchCompletion early in the kernel in front." if helps else "",
-        threshold=f"without PDL over the better way with it; faster above {EQUAL:.2f} times",
-        rests_on=rests_on(*(row for _, several in measured for _, _, rows in several for row in rows)),
+    text = (
+        "The attribute alone can save the gap; the prologue overlaps the kernel in front only if that one "
+        "triggers early."
     )
+    advice = "Call cudaTriggerProgrammaticLaunchCompletion early in the kernel in front." if helps else ""
+    return said(title, text, advice, rows=(row for _, several in measured for _, _, rows in several for row in rows))
 
 
+@rule(
+    "graph.shape",
+    f"branches are enough when more make a replay less than {graphs.HELPS:g} times as fast; first nodes keep "
+    f"the host above {ROOTS_RATIO:g} times a chain's call",
+)
 def shapes(evidence: Evidence) -> Finding | None:
     """How a graph's branches compare with as many streams, and how many branches help."""
     durations = [duration for duration, _ in evidence.curve("graph_shape", "graph", "duration_ns", shape="fork_join")]
@@ -284,22 +264,19 @@ def shapes(evidence: Evidence) -> Finding | None:
     advice = "Put one kernel in front of independent branches: the host submits each first node by itself."
     independent = graphs.branches(evidence, "independent", duration_ns)[-1:]
     rows = [row for point in measured + independent for row in point[1:]]
-    return note_or_advice(
-        rule="graph.shape",
-        title=title,
-        text=f"Measured with {kernels}{more}.",
-        advice=advice if slow_roots else "",
-        threshold=(
-            f"branches are enough when more make a replay less than {graphs.HELPS:g} times as fast; first nodes keep "
-            f"the host above {ROOTS_RATIO:g} times a chain's call"
-        ),
-        rests_on=rests_on(*rows, many, chain),
-    )
+    text = f"Measured with {kernels}{more}."
+    advice = advice if slow_roots else ""
+    return said(title, text, advice, rows=(*rows, many, chain))
 
 
 ADDED_BY = {"graph_nodes": "as graph nodes", "stream_kept": "from a pool that keeps its memory"}
 
 
+@rule(
+    "graph.memory",
+    "a step less the same step with memory allocated before; at most the distance of their ends where their "
+    f"intervals overlap; advised above {RELEASE_RATIO:g} times the pool that keeps its memory",
+)
 def memory(evidence: Evidence) -> Finding | None:
     """What an allocation costs as graph nodes, from a pool that keeps memory, and from one that gives it back."""
     sizes = [count for count, _ in evidence.curve("graph_memory", "step", "size_bytes", pairs=1)]
@@ -315,17 +292,9 @@ def memory(evidence: Evidence) -> Finding | None:
     text = "The same step with memory allocated before it is subtracted."
     if released is not None:
         text = f"A pool that gives its memory back adds {_added(released)}."
-    return note_or_advice(
-        rule="graph.memory",
-        title=f"Allocating {size(usual)} in a step adds {', '.join(words)}",
-        text=text,
-        advice="Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else "",
-        threshold=(
-            "a step less the same step with memory allocated before; at most the distance of their ends where their "
-            f"intervals overlap; advised above {RELEASE_RATIO:g} times the pool that keeps its memory"
-        ),
-        rests_on=rests_on(*(row for each in ways.values() for row in (each.inside, each.outside))),
-    )
+    title = f"Allocating {size(usual)} in a step adds {', '.join(words)}"
+    advice = "Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else ""
+    return said(title, text, advice, rows=(row for each in ways.values() for row in (each.inside, each.outside)))
 
 
 def _added(each: graphs.Added, how: str = "") -> str:
@@ -333,6 +302,7 @@ def _added(each: graphs.Added, how: str = "") -> str:
     return f"{words if each.most_s > 0 else 'nothing measurable'} {how}".rstrip()
 
 
+@rule("graph.model", f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}")
 def foresight(evidence: Evidence) -> Finding | None:
     """How far the model's predictions lie from all steps of step_time, which it was not fitted to."""
     checked = check(evidence, fit(evidence)) if evidence.rows("step_time") else None
@@ -342,17 +312,12 @@ def foresight(evidence: Evidence) -> Finding | None:
     steps = len(checked.points)
     within = sum(abs(point.error) <= checked.most for point in checked.points)
     covered = sum(point.covered for point in checked.points)
-    return Finding(
-        rule="graph.model",
-        severity="good" if good else "note",
-        title=f"The model predicts {steps} measured steps with a median error of {percent(checked.median)}",
-        text=(
-            f"For {within} of {steps} steps the error is at most {percent(checked.most)}; {covered} of {steps} lie "
-            "within the predicted interval."
-        ),
-        threshold=f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}",
-        rests_on=rests_on(*(point.row for point in checked.points)),
+    title = f"The model predicts {steps} measured steps with a median error of {percent(checked.median)}"
+    text = (
+        f"For {within} of {steps} steps the error is at most {percent(checked.most)}; {covered} of {steps} lie "
+        "within the predicted interval."
     )
+    return said(title, text, rows=(point.row for point in checked.points), severity="good" if good else "note")
 
 
 RULES: tuple[Rule, ...] = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, note_or_advice, rests_on, sentence
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said, sentence
 from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
 from microbench.core.ops import COMPILED_LAYERS
@@ -27,6 +27,12 @@ WAITS_NAMED = 2
 TIMING_RATIO = 2.0
 
 
+@rule(
+    "launch.starving",
+    "duration as profilers report it < call - gap, both fitted; the sweep leaves its plateau above "
+    f"{launches.PLATEAU_MARGIN:.2f} times the shortest kernels' period, and agrees within a factor of "
+    f"{SWEEP_TOLERANCE:g}",
+)
 def starving(evidence: Evidence) -> Finding | None:
     """Below which kernel duration the GPU waits for the host, by layer, by the model and by the duration sweep."""
     submit, launch, gap = evidence.row("launch_cost", "submit"), launches.call(evidence), launches.stream_gap(evidence)
@@ -51,21 +57,10 @@ def starving(evidence: Evidence) -> Finding | None:
         severity, advice = "warning", "Believe the sweep, and measure again on an idle machine."
         title = f"Kernels shorter than {as_time(crossover)} should be launch-bound, but the duration sweep disagrees"
         text = f"The limit that the sweep shows lies between {as_time(below)} and {as_time(above)}."
-    return Finding(
-        rule="launch.starving",
-        severity=severity,
-        title=title,
-        text=text,
-        advice=advice,
-        threshold=(
-            "duration as profilers report it < call - gap, both fitted; the sweep leaves its plateau above "
-            f"{launches.PLATEAU_MARGIN:.2f} times the shortest kernels' period, and agrees within a factor of "
-            f"{SWEEP_TOLERANCE:g}"
-        ),
-        rests_on=tuple(
-            dict.fromkeys((*rests_on(submit, *(row for _, row in points), *(one.row for one in layers)), *gap.rests_on))
-        ),
+    names = tuple(
+        dict.fromkeys((*rests_on(submit, *(row for _, row in points), *(one.row for one in layers)), *gap.rests_on))
     )
+    return said(title, text, advice, names=names, severity=severity)
 
 
 def _from_python(evidence: Evidence, layers: Sequence[launches.Library]) -> Iterator[str]:
@@ -84,6 +79,7 @@ def _from_python(evidence: Evidence, layers: Sequence[launches.Library]) -> Iter
             yield f"{as_time(bare_s)} from PyTorch"
 
 
+@rule("launch.tail", f"p99 above {TAIL_RATIO:g} times the median warns; a worst above {WORST_RATIO:g} times is noted")
 def tails(evidence: Evidence) -> Finding | None:
     """How far the slowest launch calls lie from the median."""
     row = evidence.row("launch_cost", "submit")
@@ -94,17 +90,12 @@ def tails(evidence: Evidence) -> Finding | None:
     text = "Nothing interrupts the submitting core for long."
     if spiky or rare:
         text = "Something stops the submitting core: interrupts, clock changes, other processes or a hypervisor."
-    return Finding(
-        rule="launch.tail",
-        severity="warning" if spiky else "note" if rare else "good",
-        title=f"One launch in a hundred takes {times(p99)} the median, the worst {times(worst)}",
-        text=text,
-        advice="Pin the process to an idle core, and read medians." if spiky else "",
-        threshold=f"p99 above {TAIL_RATIO:g} times the median warns; a worst above {WORST_RATIO:g} times is noted",
-        rests_on=rests_on(row),
-    )
+    title = f"One launch in a hundred takes {times(p99)} the median, the worst {times(worst)}"
+    advice = "Pin the process to an idle core, and read medians." if spiky else ""
+    return said(title, text, advice, rows=(row,), severity="warning" if spiky else "note" if rare else "good")
 
 
+@rule("launch.layers", f"layers within {MARGIN:.2f} times the cheapest count as equal")
 def same_kernel(evidence: Evidence) -> Finding | None:
     """What Python adds to the launch of the same empty kernel, and which layer to choose."""
     rows = launches.same_kernel_rows(evidence)
@@ -129,14 +120,10 @@ def same_kernel(evidence: Evidence) -> Finding | None:
         # A library that is launched in two ways is one layer here, as on the screen.
         libraries = {launches.title(evidence, row).partition(" (")[0] for row in layers}
         where = f"Of {len(libraries) + len(missing)} installed Python layers {len(libraries)} were measured; of these"
-    return note_or_advice(
-        rule="launch.layers",
-        title=f"{where} {listed(equal)} launch{plural} cheapest: {a_call}",
-        text=f"{text}.",
-        advice="It matters only for kernels shorter than their launch call; for longer ones any layer will do.",
-        threshold=f"layers within {MARGIN:.2f} times the cheapest count as equal",
-        rests_on=rests_on(loop, runtime, *layers),
-    )
+    title = f"{where} {listed(equal)} launch{plural} cheapest: {a_call}"
+    text = f"{text}."
+    advice = "It matters only for kernels shorter than their launch call; for longer ones any layer will do."
+    return said(title, text, advice, rows=(loop, runtime, *layers))
 
 
 def _compared(row: Row, other: Row) -> str:
@@ -148,6 +135,7 @@ def _compared(row: Row, other: Row) -> str:
     return "more time" if row.value > other.value else "less time"
 
 
+@rule("launch.traffic", f"bandwidth counts from {percent(launches.BANDWIDTH_SHARE)} of the link's raw rate on")
 def traffic(evidence: Evidence) -> Finding | None:
     """Bytes that a launch moves over the link, as a share of what the link could carry meanwhile."""
     received = evidence.row("launch_traffic", "received", work="launch", duration_ns=0, argument_bytes=0)
@@ -164,15 +152,10 @@ def traffic(evidence: Evidence) -> Finding | None:
     if share is not None:
         text = f"At the highest launch rate that is {percent(share)} of the link: "
         text += "bandwidth adds to the cost of a launch." if heavy else "a launch costs latency, not bandwidth."
-    return Finding(
-        rule="launch.traffic",
-        severity="warning" if heavy else "note",
-        title=f"A launch moves {quantity(received.value, 'B/launch')} over the link to the GPU{back}",
-        text=text,
-        advice="Pass pointers instead of large arguments." if heavy else "",
-        threshold=f"bandwidth counts from {percent(launches.BANDWIDTH_SHARE)} of the link's raw rate on",
-        rests_on=rests_on(received, sent, evidence.row("launch_cost", "throughput")),
-    )
+    title = f"A launch moves {quantity(received.value, 'B/launch')} over the link to the GPU{back}"
+    advice = "Pass pointers instead of large arguments." if heavy else ""
+    rows = (received, sent, evidence.row("launch_cost", "throughput"))
+    return said(title, text, advice, rows=rows, severity="warning" if heavy else "note")
 
 
 def counters(evidence: Evidence) -> Finding | None:
@@ -183,17 +166,18 @@ def counters(evidence: Evidence) -> Finding | None:
     wrong = next((row for row in rows if row is not None and not low <= row.value <= high), None)
     if wrong is None:
         return None
-    return Finding(
-        rule="launch.traffic_check",
-        severity="warning",
-        title=f"The link's byte counters see {wrong.value:.3f} bytes for each byte of a known copy",
-        text="Packet headers do not explain that.",
-        advice="Do not rely on this run's traffic figures.",
-        threshold=f"between {low:g} and {high:g} counted bytes for each byte of payload",
-        rests_on=rests_on(*rows),
-    )
+    title = f"The link's byte counters see {wrong.value:.3f} bytes for each byte of a known copy"
+    text = "Packet headers do not explain that."
+    threshold = f"between {low:g} and {high:g} counted bytes for each byte of payload"
+    advice = "Do not rely on this run's traffic figures."
+    return Finding("launch.traffic_check", "warning", title, text, threshold, rests_on(*rows), advice=advice)
 
 
+@rule(
+    "launch.wait",
+    f"blocking above {WAIT_RATIO:g} times spinning, from the kernel's end until the wait returns; two figures "
+    "where the row has two levels",
+)
 def waits(evidence: Evidence) -> Finding | None:
     """What a blocking wait costs after kernels of several lengths, and a spinning one."""
     spin, blocking = (launches.waits(evidence, wait) for wait in ("spin", "blocking"))
@@ -209,17 +193,10 @@ def waits(evidence: Evidence) -> Finding | None:
     if shown == [0]:
         title += f", {spinning.replace('takes ', '')}"
         text = "After longer kernels, which were not measured, it takes longer, as the host sleeps longer."
-    return note_or_advice(
-        rule="launch.wait",
-        title=title if slow else f"A blocking wait costs little more than a spinning one after {_kernel(shown[-1])}",
-        text=text if slow else f"It takes {launches.wait_words(blocking[shown[-1]])}, {spinning}.",
-        advice="Spin where round trips count and a core is free; block where the core has other work." if slow else "",
-        threshold=(
-            f"blocking above {WAIT_RATIO:g} times spinning, from the kernel's end until the wait returns; two figures "
-            "where the row has two levels"
-        ),
-        rests_on=rests_on(*(row for length in lengths for row in (spin[length], blocking[length]))),
-    )
+    title = title if slow else f"A blocking wait costs little more than a spinning one after {_kernel(shown[-1])}"
+    text = text if slow else f"It takes {launches.wait_words(blocking[shown[-1]])}, {spinning}."
+    advice = "Spin where round trips count and a core is free; block where the core has other work." if slow else ""
+    return said(title, text, advice, rows=(row for length in lengths for row in (spin[length], blocking[length])))
 
 
 def _kernel(duration_ns: int) -> str:
@@ -236,6 +213,7 @@ SYNC_CALLS = {
 }
 
 
+@rule("launch.calls", f"the most expensive call; advises against timing above {TIMING_RATIO:g} times an untimed record")
 def calls(evidence: Evidence) -> Finding | None:
     """The most expensive of the calls that go with launches, and what timing adds to an event record."""
     rows = {metric: evidence.row("launch_sync", metric, wait="spin") for metric in SYNC_CALLS}
@@ -250,16 +228,16 @@ def calls(evidence: Evidence) -> Finding | None:
     text = "Every event and synchronise call was made with nothing to wait for."
     if timed is not None and untimed is not None:
         text = f"An event record without timing takes {as_time(untimed.value)}."
-    return note_or_advice(
-        rule="launch.calls",
-        title=f"{sentence(SYNC_CALLS[worst])} takes {as_time(longest)}, a launch {as_time(launch.value)}",
-        text=text,
-        advice="Create events that only order work with cudaEventDisableTiming." if costly else "",
-        threshold=f"the most expensive call; advises against timing above {TIMING_RATIO:g} times an untimed record",
-        rests_on=rests_on(submit, *known.values()),
-    )
+    title = f"{sentence(SYNC_CALLS[worst])} takes {as_time(longest)}, a launch {as_time(launch.value)}"
+    advice = "Create events that only order work with cudaEventDisableTiming." if costly else ""
+    return said(title, text, advice, rows=(submit, *known.values()))
 
 
+@rule(
+    "launch.signals",
+    f"a host function above {HOST_FUNCTION_RATIO:g} times the quickest other way to the host and back: memory "
+    "operations of the stream, or launch_cost's from_kernel and to_kernel",
+)
 def signals(evidence: Evidence) -> Finding | None:
     """What a signal between two kernels costs: a host function, memory operations, an event to another stream."""
     function, answered, event = (
@@ -281,19 +259,11 @@ def signals(evidence: Evidence) -> Finding | None:
     text = "That is the time from the last instruction of one kernel to the first of the next."
     if event is not None:
         text += f" An event to a kernel of another stream costs {as_time(event.value)}."
-    return note_or_advice(
-        rule="launch.signals",
-        title=title,
-        text=text,
-        advice=f"Where latency counts, {quickest}: {as_time(ways[quickest])}." if costly else "",
-        threshold=(
-            f"a host function above {HOST_FUNCTION_RATIO:g} times the quickest other way to the host and back: memory "
-            "operations of the stream, or launch_cost's from_kernel and to_kernel"
-        ),
-        rests_on=rests_on(function, answered, event, back, there),
-    )
+    advice = f"Where latency counts, {quickest}: {as_time(ways[quickest])}." if costly else ""
+    return said(title, text, advice, rows=(function, answered, event, back, there))
 
 
+@rule("launch.threads", f"under {percent(SCALING_SHARE)} of perfect scaling threads count as waiting for one another")
 def threads(evidence: Evidence) -> Finding | None:
     """How launching scales with threads, each on a stream of its own."""
     points = [(count, row) for count, row in evidence.curve("launch_threads", "rate", "threads") if row.value > 0]
@@ -307,16 +277,12 @@ def threads(evidence: Evidence) -> Finding | None:
     text = f"That is {percent(share)} of perfect scaling{': ' if wait else ''}{wait}." if count > 1 else f"The {wait}."
     if 1 < count < most:
         text += f" {most} threads are no faster."
-    return note_or_advice(
-        rule="launch.threads",
-        title=f"{count} threads launch {times(speedup)} as fast as one" if count > 1 else NO_FASTER,
-        text=text,
-        advice="Submit fewer, larger pieces of work, because more threads gain little." if shared else "",
-        threshold=f"under {percent(SCALING_SHARE)} of perfect scaling threads count as waiting for one another",
-        rests_on=rests_on(alone, best),
-    )
+    title = f"{count} threads launch {times(speedup)} as fast as one" if count > 1 else NO_FASTER
+    advice = "Submit fewer, larger pieces of work, because more threads gain little." if shared else ""
+    return said(title, text, advice, rows=(alone, best))
 
 
+@rule("launch.arguments", f"submit above {MARGIN:.2f} times that of the smallest arguments")
 def arguments(evidence: Evidence) -> Finding | None:
     """What the largest arguments add to a launch; silent where that is next to nothing."""
     points = evidence.curve("launch_arguments", "submit", "argument_bytes", grid_blocks=1)
@@ -324,14 +290,10 @@ def arguments(evidence: Evidence) -> Finding | None:
         return None
     (_, first), (most, last) = points[0], points[-1]
     added_s = last.value - first.value
-    return note_or_advice(
-        rule="launch.arguments",
-        title=f"{axis_value('argument_bytes', most)} of arguments add {as_time(added_s)} to a launch",
-        text=f"The call then takes {times(last.value / first.value)} as long.",
-        advice="Pass a pointer to what is large and seldom changes.",
-        threshold=f"submit above {MARGIN:.2f} times that of the smallest arguments",
-        rests_on=rests_on(first, last),
-    )
+    title = f"{axis_value('argument_bytes', most)} of arguments add {as_time(added_s)} to a launch"
+    text = f"The call then takes {times(last.value / first.value)} as long."
+    advice = "Pass a pointer to what is large and seldom changes."
+    return said(title, text, advice, rows=(first, last))
 
 
 RULES: tuple[Rule, ...] = (

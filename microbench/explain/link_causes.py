@@ -1,31 +1,18 @@
 """What a run saw that may slow copies down: the causes that the verdict on a GPU's link names."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, rests_on
 from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
 from microbench.core.units import about_size, percent, quantity, size
 from microbench.explain import link_facts as links
+from microbench.explain.verdicts import Cause
 
 # Where sizes are too few for a fit: 5 us of fixed cost take a tenth of such a copy at 93 GB/s, less on a slower link.
 FILLING_BYTES = 4 << 20
 FASTER_NODE = 1.05
+SMALL = "small copies"
 READ_IDLE = "The link was read after copies had ended, so it may only have been saving power."
-
-
-class Cause(NamedTuple):
-    """Something that slows copies down: for the title, as a sentence, and what to do about it.
-
-    ``certain`` causes follow from facts alone, without any measured copy.
-    """
-
-    name: str
-    short: str
-    text: str
-    advice: str
-    rests_on: tuple[str, ...]
-    certain: bool = False
 
 
 def causes(evidence: Evidence) -> list[Cause]:
@@ -41,45 +28,43 @@ def _seen(evidence: Evidence, facts: links.LinkFacts) -> Iterator[Cause | None]:
         short = f"{f'bridge {bus_id}' if bus_id else 'a bridge on the path'} is narrower, PCIe {slot.words}"
         text = f"The GPU supports PCIe {gpu.words}{_used(evidence, slot)}."
         advice = "Try another slot of this machine: it may be wider."
-        yield Cause("narrow slot", short, text, advice, ("generation_slot_max", "lanes_slot_max"), True)
+        yield Cause(short, text, advice, ("generation_slot_max", "lanes_slot_max"), "narrow slot", True)
     if names := tuple(f"{name}{links.RISEN}" for name in facts.damaging() if name.startswith("pcie_")):
         text, advice = "Damaged packets are sent again.", "Check riser, cable and seat of the board."
-        yield Cause("errors", "its error counters rise", text, advice, names, True)
+        yield Cause("its error counters rise", text, advice, names, "errors", True)
     for direction, way in links.DIRECTIONS.items():  # buffers on another NUMA node than the copies used are faster
         peak, rates = links.fastest(evidence, direction), links.nodes(evidence, direction)
         node, row = max(rates.items(), key=lambda item: item[1].value, default=(0, None))
         if peak is not None and row is not None and len(rates) > 1 and row.value >= FASTER_NODE * peak[1].value:
             text = f"From NUMA node {node} copies {way} reach {quantity(row.value, 'B/s')}."
             advice, names = f"Run with `numactl --cpunodebind={node} --membind={node}`.", rests_on(peak[1], row)
-            yield Cause("far node", "the buffers lie on a far NUMA node", text, advice, names)
+            yield Cause("the buffers lie on a far NUMA node", text, advice, names, "far node")
             break
     for direction in links.DIRECTIONS:
         peak, fit = links.fastest(evidence, direction), links.copy_fit(evidence, links.DEVICE, direction, "pinned")
         needed_bytes = fit.size_for(links.MOST) if fit is not None else FILLING_BYTES
         if peak is not None and peak[0] < needed_bytes:
-            text, advice = (
-                f"The largest copy was {size(peak[0])}.",
-                f"Measure copies from {about_size(needed_bytes)} on as well.",
-            )
-            yield Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
+            text = f"The largest copy was {size(peak[0])}."
+            advice = f"Measure copies from {about_size(needed_bytes)} on as well."
+            yield Cause("the copies are small", text, advice, rests_on(peak[1]), SMALL)
             break
     if evidence.gpu is not None and evidence.gpu.other_processes:
         text, advice, names = "They may copy as well.", "End them and measure again.", ("gpu other_processes",)
-        yield Cause("other processes", "other processes use this GPU", text, advice, names)
+        yield Cause("other processes use this GPU", text, advice, names, "other processes")
     own = evidence.gpu.index if evidence.gpu is not None else 0
     mine = [contention for contention in links.shared_uplinks(evidence) if contention.gpu_index == own]
     if (worst := min(mine, key=lambda contention: contention.share, default=None)) is not None:
         text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
         advice, names = "Measure again while no other GPU copies.", rests_on(worst.alone, worst.together)
-        yield Cause("shared uplink", "the uplink is shared", text, advice, names)
+        yield Cause("the uplink is shared", text, advice, names, "shared uplink")
     if facts.text("iommu") == "translated":
         text = "Misses in its caches slow large or scattered buffers."
         advice = "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages."
-        yield Cause("translated", "the IOMMU translates addresses", text, advice, ("iommu",))
+        yield Cause("the IOMMU translates addresses", text, advice, ("iommu",), "translated")
     if facts.flag("virtual_bus"):
         text = "Slots, bridges and other users of the uplink are visible only on its host."
-        names = ("virtual_bus",)
-        yield Cause("hidden", "a virtual machine hides the path", text, "Look for the cause on the host.", names)
+        short, advice = "a virtual machine hides the path", "Look for the cause on the host."
+        yield Cause(short, text, advice, ("virtual_bus",), "hidden")
 
 
 def _slow_link(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
@@ -97,7 +82,7 @@ def _slow_link(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
         advice = "Reseat the board, check riser and cable, and look at bifurcation in the firmware."
     able = "GPU and slot support" if slot is not None else "The slot's limit is hidden, but the GPU supports"
     text = READ_IDLE if facts.idle else f"{able} PCIe {possible.words}{_used(evidence, now)}."
-    return Cause("slow link", short, text, advice, ("generation_now", "lanes_now"), not facts.idle)
+    return Cause(short, text, advice, ("generation_now", "lanes_now"), "slow link", not facts.idle)
 
 
 def _disproved(evidence: Evidence, speed: links.Speed) -> bool:
@@ -130,12 +115,9 @@ def _slow_upstream(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
             continue
         hop = facts.hops().index(joint.below)
         place = f"above bridge {joint.below.bus_id}" if index else f"below root port {joint.above.bus_id}"
-        return Cause(
-            "slow upstream",
-            f"the link {place} runs at PCIe {now.words} of {most.words}",
-            READ_IDLE if facts.idle else "Both ends of that link support more.",
-            "Check riser, cable and backplane, and the link speed setting of the firmware.",
-            (f"hop{hop}_generation_now", f"hop{hop}_lanes_now"),
-            not facts.idle,
-        )
+        short = f"the link {place} runs at PCIe {now.words} of {most.words}"
+        text = READ_IDLE if facts.idle else "Both ends of that link support more."
+        advice = "Check riser, cable and backplane, and the link speed setting of the firmware."
+        names = (f"hop{hop}_generation_now", f"hop{hop}_lanes_now")
+        return Cause(short, text, advice, names, "slow upstream", not facts.idle)
     return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, note_or_advice, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said, whole
 from microbench.core.units import about_size, counted, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
@@ -14,6 +14,7 @@ FAULTS_LOSE = 0.2
 ACCESS_LOSS = 0.05
 
 
+@rule("link.copy_size", "T = a + V / b by the least relative residuals; half at a × b, 90 % at 9 × a × b")
 def copy_size(evidence: Evidence) -> Finding | None:
     """From which size on a copy uses the link."""
     fits = {
@@ -27,20 +28,19 @@ def copy_size(evidence: Evidence) -> Finding | None:
     text = f"Half of its bandwidth takes {about_size(fit.size_for(links.HALF))}."
     if any(fit.line.misfit.largest > WIDE for fit in fits.values()):
         text += " Some sizes are far off the fit: read the curve for them."
-    return Finding(
-        rule="link.copy_size",
-        severity="note",
-        title=(
-            f"A copy {links.DIRECTIONS[direction]} needs {about_size(fit.size_for(links.MOST))} to reach "
-            f"{round_percent(links.MOST)} of its bandwidth"
-        ),
-        text=text,
-        advice="Gather smaller copies into one buffer.",
-        threshold="T = a + V / b by the least relative residuals; half at a × b, 90 % at 9 × a × b",
-        rests_on=rests_on(*(row for fit in fits.values() for _, row in fit.points)),
+    title = (
+        f"A copy {links.DIRECTIONS[direction]} needs {about_size(fit.size_for(links.MOST))} to reach "
+        f"{round_percent(links.MOST)} of its bandwidth"
     )
+    advice = "Gather smaller copies into one buffer."
+    return said(title, text, advice, rows=(row for fit in fits.values() for _, row in fit.points), severity="note")
 
 
+@rule(
+    "link.pin",
+    f"advice where pageable memory loses over {round_percent(links.PAGEABLE_LOSS)}; paid after (pin + release, "
+    "less what new pageable memory costs) / (pageable copy − pinned copy)",
+)
 def pinned(evidence: Evidence) -> Finding | None:
     """What copies of pageable memory lose against pinned, and after how many copies pinning has paid."""
     compared = links.pageable_against_pinned(evidence)
@@ -53,18 +53,11 @@ def pinned(evidence: Evidence) -> Finding | None:
     priced = links.choices(evidence)
     largest = max(priced, key=lambda choice: choice.size_bytes, default=None)
     text = f"Copies of {size(compared[worst][0])} were compared, each with a wait."
-    return Finding(
-        rule="link.pin",
-        severity="advice" if heavy else "note",
-        title=f"Pageable copies {links.DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
-        text=_paid(largest) if largest is not None else text,
-        advice=_pin(largest, priced, worst) if largest is not None else "Pin what is copied often." if heavy else "",
-        threshold=(
-            f"advice where pageable memory loses over {round_percent(links.PAGEABLE_LOSS)}; paid after (pin + release, "
-            "less what new pageable memory costs) / (pageable copy − pinned copy)"
-        ),
-        rests_on=rests_on(*rows, *(row for choice in priced for row in choice.rows)),
-    )
+    title = f"Pageable copies {links.DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones"
+    text = _paid(largest) if largest is not None else text
+    advice = _pin(largest, priced, worst) if largest is not None else "Pin what is copied often." if heavy else ""
+    rows += [row for choice in priced for row in choice.rows]
+    return said(title, text, advice, rows=rows, severity="advice" if heavy else "note")
 
 
 def _paid(choice: links.Choice) -> str:
@@ -98,6 +91,7 @@ def _pin(choice: links.Choice, priced: Sequence[links.Choice], worst: str) -> st
     return f"{advice}, and smaller ones if they are copied more often." if later else f"{advice}."
 
 
+@rule("link.both", f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum counts while both are busy")
 def both(evidence: Evidence) -> Finding | None:
     """The sum of both directions against twice one, and which direction suffers."""
     ways = links.both_directions(evidence)
@@ -119,17 +113,12 @@ def both(evidence: Evidence) -> Finding | None:
     if ended:
         late = listed([links.DIRECTIONS[way] for way in ended])
         text += f" The other direction ended before copies {late} did, so these were partly alone."
-    return Finding(
-        rule="link.both",
-        severity=severity,
-        title=f"Both directions at once carry {quantity(total.value, 'B/s')}, {percent(share)} of their sum alone",
-        text=text,
-        advice=advice,
-        threshold=f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum counts while both are busy",
-        rests_on=(*rests_on(*(row for way in ways.values() for row in way)), *([links.OTHERS_BUSY] if ended else [])),
-    )
+    title = f"Both directions at once carry {quantity(total.value, 'B/s')}, {percent(share)} of their sum alone"
+    names = (*rests_on(*(row for way in ways.values() for row in way)), *([links.OTHERS_BUSY] if ended else []))
+    return said(title, text, advice, names=names, severity=severity)
 
 
+@rule("link.chunks", f"advice where the best pieces save over {round_percent(WORTH)}; at most half can be saved")
 def chunks(evidence: Evidence) -> Finding | None:
     """Whether cutting a copy into pieces pays, with a kernel on each piece."""
     step, plain = links.pieces(evidence, "copy_and_kernel"), links.pieces(evidence, "copy")
@@ -146,16 +135,11 @@ def chunks(evidence: Evidence) -> Finding | None:
         text = f"{'In one stream a copy waits' if streams == 1 else 'Copies wait'} for the kernel before it."
     if plain is not None and 1 - plain[0].value / plain[1].value <= WORTH:
         text += " Copies alone gain nothing from pieces."
-    return note_or_advice(
-        rule="link.chunks",
-        title=title,
-        text=text,
-        advice=f"Cut large copies into {count} pieces on {streams} streams, a kernel after each." if pays else "",
-        threshold=f"advice where the best pieces save over {round_percent(WORTH)}; at most half can be saved",
-        rests_on=rests_on(*step, *(plain or ())),
-    )
+    advice = f"Cut large copies into {count} pieces on {streams} streams, a kernel after each." if pays else ""
+    return said(title, text, advice, rows=(*step, *(plain or ())))
 
 
+@rule("link.managed", f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch")
 def managed(evidence: Evidence) -> Finding | None:
     """Managed memory that moves by faults, against prefetches that do the same."""
     ways = {}  # faults and prefetches to each place, at the largest size
@@ -172,19 +156,16 @@ def managed(evidence: Evidence) -> Finding | None:
     ratio = prefetch.value / fault.value
     heavy = 1 - 1 / ratio > FAULTS_LOSE
     title = "Managed memory moves by faults nearly as fast as by a prefetch"
-    return note_or_advice(
-        rule="link.managed",
-        title=f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title,
-        text=(
-            f"Faults move {quantity(fault.value, 'B/s')} to the {'GPU' if target == 'device' else 'host'}, a "
-            f"prefetch moves {quantity(prefetch.value, 'B/s')}."
-        ),
-        advice="Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else "",
-        threshold=f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch",
-        rests_on=rests_on(*(row for rows in ways.values() for row in rows)),
+    title = f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title
+    text = (
+        f"Faults move {quantity(fault.value, 'B/s')} to the {'GPU' if target == 'device' else 'host'}, a "
+        f"prefetch moves {quantity(prefetch.value, 'B/s')}."
     )
+    advice = "Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else ""
+    return said(title, text, advice, rows=(row for rows in ways.values() for row in rows))
 
 
+@rule("link.zero_copy", f"advice where narrow or split accesses lose over {round_percent(ACCESS_LOSS)}")
 def zero_copy(evidence: Evidence) -> Finding | None:
     """How fast kernels reach mapped host memory, in which packets, and what width and offset lose."""
     known = {access: list(links.aligned_rates(evidence, access).values()) for access in links.COUNTED}
@@ -213,14 +194,9 @@ def zero_copy(evidence: Evidence) -> Finding | None:
         advice = f"Move 16 bytes a thread: narrower accesses cost {access}s up to {percent(share)}."
     else:
         text += " Memory that is touched once can stay on the host."
-    return note_or_advice(
-        rule="link.zero_copy",
-        title=f"Kernels {reached} without a copy",
-        text=text.strip(),
-        advice=advice,
-        threshold=f"advice where narrow or split accesses lose over {round_percent(ACCESS_LOSS)}",
-        rests_on=rests_on(*evidence.rows("link_zero_copy")),
-    )
+    title = f"Kernels {reached} without a copy"
+    text = text.strip()
+    return said(title, text, advice, rows=evidence.rows("link_zero_copy"))
 
 
 RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, chunks, managed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said
 from microbench.core.units import percent, quantity, round_percent, times
 from microbench.explain import link_facts as links
 
@@ -10,6 +10,7 @@ SLOW = 0.9
 NAMED = 4
 
 
+@rule("link.numa", f"advice where a far node loses over {round_percent(links.FAR_LOSS)}")
 def numa(evidence: Evidence) -> Finding | None:
     """What copies lose with memory of a far node."""
     losses, rows = [], []
@@ -28,21 +29,16 @@ def numa(evidence: Evidence) -> Finding | None:
         text = "It does not matter on which node a buffer lies." if own is None else f"The GPU is on node {own}."
     elif own not in (None, near):
         text = f"Node {near} is the fastest, though the GPU reports node {own}."
-    return Finding(
-        rule="link.numa",
-        severity="advice" if far else "good",
-        title=(
-            f"Memory of a far NUMA node costs copies {percent(loss)}"
-            if far
-            else "Copies are as fast with memory of every NUMA node"
-        ),
-        text=text,
-        advice=f"Keep buffers near: `numactl --cpunodebind={near} --membind={near}`." if far else "",
-        threshold=f"advice where a far node loses over {round_percent(links.FAR_LOSS)}",
-        rests_on=rests_on(*rows),
+    title = (
+        f"Memory of a far NUMA node costs copies {percent(loss)}"
+        if far
+        else "Copies are as fast with memory of every NUMA node"
     )
+    advice = f"Keep buffers near: `numactl --cpunodebind={near} --membind={near}`." if far else ""
+    return said(title, text, advice, rows=rows, severity="advice" if far else "good")
 
 
+@rule("link.concurrent", f"a GPU that keeps under {round_percent(links.SHARED_BELOW)} of its rate shares an uplink")
 def concurrent(evidence: Evidence) -> Finding | None:
     """Which GPUs slow each other down."""
     cases = links.contentions(evidence)
@@ -59,18 +55,12 @@ def concurrent(evidence: Evidence) -> Finding | None:
     if ended:
         text += f" In {len(ended)} of {len(cases)} cases the others ended first, so the share may look too good."
     advice = "Spread large copies over time, or place jobs on GPUs with separate uplinks." if lost else ""
-    return Finding(
-        rule="link.concurrent",
-        severity="warning" if lost else "note" if ended else "good",
-        title=_sharing(lost) if lost else f"Every GPU keeps {percent(least.share)} of its rate while others copy",
-        text=text,
-        advice=advice,
-        threshold=f"a GPU that keeps under {round_percent(links.SHARED_BELOW)} of its rate shares an uplink",
-        rests_on=(
-            *rests_on(*(row for contention in cases for row in (contention.alone, contention.together))),
-            *([links.OTHERS_BUSY] if ended else []),
-        ),
+    title = _sharing(lost) if lost else f"Every GPU keeps {percent(least.share)} of its rate while others copy"
+    names = (
+        *rests_on(*(row for contention in cases for row in (contention.alone, contention.together))),
+        *([links.OTHERS_BUSY] if ended else []),
     )
+    return said(title, text, advice, names=names, severity="warning" if lost else "note" if ended else "good")
 
 
 def _sharing(lost: Sequence[links.Contention]) -> str:
@@ -82,6 +72,7 @@ def _sharing(lost: Sequence[links.Contention]) -> str:
     return f"Uplinks are shared (GPU {listed(names)}): a copy keeps {percent(share)} of its rate"
 
 
+@rule("link.peers", f"a pair under {round_percent(SLOW)} of the fastest is slow; one that fails is a problem")
 def peers(evidence: Evidence) -> Finding | None:
     """How fast pairs of GPUs exchange data, which are slow, skipped or failed, and what peer access brings."""
     way = links.usual_way(evidence)
@@ -108,15 +99,10 @@ def peers(evidence: Evidence) -> Finding | None:
     for why, verb in ((refused, "not measured"), (failed, "failed")):
         lost = {pair for members in why.values() for pair in members} - (rates.keys() if why is refused else set())
         title += f"; {len(lost)} pair{'s' * (len(lost) != 1)} {verb}" if lost else ""
-    return Finding(
-        rule="link.peers",
-        severity="problem" if failed else "advice" if slow else "note" if refused else "good",
-        title=title,
-        text=" ".join(words[:2]),
-        advice=advice,
-        threshold=f"a pair under {round_percent(SLOW)} of the fastest is slow; one that fails is a problem",
-        rests_on=rests_on(*rates.values(), *links.pairs(evidence, links.LATENCY).values()),
-    )
+    text = " ".join(words[:2])
+    rows = (*rates.values(), *links.pairs(evidence, links.LATENCY).values())
+    severity: Severity = "problem" if failed else "advice" if slow else "note" if refused else "good"
+    return said(title, text, advice, rows=rows, severity=severity)
 
 
 def _without(evidence: Evidence) -> list[str]:

@@ -7,7 +7,7 @@ Each reduction is a published figure; without a published figure only the ceilin
 import math
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rule, said
 from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
 from microbench.core.units import quantity
 from microbench.explain import link_facts as links
@@ -154,6 +154,7 @@ def across_processors(vendor: str | None, family: int | None, model: int | None)
     return ACROSS_BY_VENDOR.get(vendor or "")
 
 
+@rule("link.network", "a network device with RDMA whose PCIe path to the GPU is known")
 def network(evidence: Evidence) -> Finding | None:
     """The network device that this GPU's rank should use. A model."""
     facts = links.link_facts(evidence)
@@ -168,15 +169,9 @@ def network(evidence: Evidence) -> Finding | None:
     top = _carried(best, facts)
     title += f", {quantity(top, 'B/s')} by a model of the path" if top is not None else "; no figure is published"
     title += f"; {missing}" if (missing := _unknown(best)) else ""
-    return Finding(
-        rule="link.network",
-        severity="note",
-        title=title,
-        text="Nothing here was measured: it follows from the narrowest link and published figures.",
-        advice=_advice(best),
-        threshold="a network device with RDMA whose PCIe path to the GPU is known",
-        rests_on=tuple(f"{links.TOPOLOGY}{path.name}" for path in usable),
-    )
+    text = "Nothing here was measured: it follows from the narrowest link and published figures."
+    advice = _advice(best)
+    return said(title, text, advice, names=tuple(f"{links.TOPOLOGY}{path.name}" for path in usable), severity="note")
 
 
 def is_network(path: DevicePath) -> bool:

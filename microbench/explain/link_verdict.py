@@ -5,11 +5,12 @@ from functools import partial
 
 import msgspec
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
-from microbench.analysis.limits import Reached, ceiling
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said
+from microbench.analysis.limits import ceiling
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
-from microbench.explain.link_causes import Cause, causes
+from microbench.explain.link_causes import SMALL, causes
+from microbench.explain.verdicts import Cause, Reached, beyond_ceiling
 
 HEALTHY, BROKEN = 0.9, 0.6
 USUAL_PAYLOAD_BYTES = 256
@@ -49,7 +50,7 @@ def _judged(evidence: Evidence, every: Sequence[Reached]) -> Finding:
     over = next((reached for reached in every if reached.over), None)  # its ceiling is wrong
     slow, blamed = slowest.share < HEALTHY, [cause for cause in seen if cause.certain]
     # Copies are too small to judge the link by, where nothing is certainly wrong.
-    small = next((cause for cause in seen if cause.name == "small copies"), None) if slow else None
+    small = next((cause for cause in seen if cause.name == SMALL), None) if slow else None
     small = None if over or blamed else small
     blamed += [cause for cause in seen if not cause.certain] if slow else []
     severity: Severity = "problem" if slowest.share < BROKEN else "warning"
@@ -133,20 +134,20 @@ def _without_copies(evidence: Evidence, facts: links.LinkFacts) -> Finding | Non
     limits = {way: ceiling(f"pcie_{direction}", evidence.gpu) for direction, way in links.DIRECTIONS.items()}
     carried = [f"{quantity(limit.value, 'B/s')} {way}" for way, limit in limits.items() if limit is not None]
     words += f" The link could carry {listed(carried)}." if carried else ""
-    return _finding(
-        "note",
-        f"{read}; copies were not measured",
-        words.strip(),
-        f"Run `microbench run link_copy --into {evidence.run.run_id}` to measure them.",
-        "link_state without link_copy, and nothing wrong with the link",
-        ("generation_now", "lanes_now", "read_under_load"),
-    )
+    title, rule = f"{read}; copies were not measured", "link_state without link_copy, and nothing wrong with the link"
+    advice = f"Run `microbench run link_copy --into {evidence.run.run_id}` to measure them."
+    return _finding("note", title, words.strip(), advice, rule, ("generation_now", "lanes_now", "read_under_load"))
 
 
 def _others(others: Sequence[Cause]) -> str:
     return f" Also seen: {listed([cause.short for cause in others])}." if others else ""
 
 
+@rule(
+    "link.errors",
+    f"a problem over {links.TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
+    "errors from the first on",
+)
 def errors(evidence: Evidence) -> Finding | None:
     """Error counters that rose while the link was busy."""
     facts = links.link_facts(evidence)
@@ -156,28 +157,22 @@ def errors(evidence: Evidence) -> Finding | None:
     counts = sorted((damaging or risen).items(), key=lambda item: -item[1])
     first, *more = [f"{_counter(name)} rose by {count}" for name, count in counts]
     text = f"Damaged packets are sent again{', which costs bandwidth and latency' if damaging else ''}."
-    return Finding(
-        rule="link.errors",
-        severity="problem" if damaging else "note",
-        title=f"{first} under load{'' if damaging else ', as on a healthy link'}",
-        text=f"{text} {f'Also, {listed(more[:2])}.' if more else ''}".strip(),
-        advice=(
-            "Check riser, cable and seat of the board before the link falls back to a lower speed."
-            if damaging
-            else "Run link_state again: only a count that keeps rising points to a fault."
-        ),
-        threshold=(
-            f"a problem over {links.TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
-            "errors from the first on"
-        ),
-        rests_on=tuple(f"{name}{links.RISEN}" for name in risen),
+    title = f"{first} under load{'' if damaging else ', as on a healthy link'}"
+    text = f"{text} {f'Also, {listed(more[:2])}.' if more else ''}".strip()
+    advice = (
+        "Check riser, cable and seat of the board before the link falls back to a lower speed."
+        if damaging
+        else "Run link_state again: only a count that keeps rising points to a fault."
     )
+    names = tuple(f"{name}{links.RISEN}" for name in risen)
+    return said(title, text, advice, names=names, severity="problem" if damaging else "note")
 
 
 def _counter(name: str) -> str:
     return name.replace("_", " ").replace("pcie", "PCIe").replace("nvlink", "NVLink")
 
 
+@rule("link.settings", "payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs")
 def settings(evidence: Evidence) -> Finding | None:
     """Settings on the path to the GPU that cost something."""
     facts = links.link_facts(evidence)
@@ -201,15 +196,9 @@ def settings(evidence: Evidence) -> Finding | None:
     if not seen:
         return None
     names, texts, (advice, *_) = zip(*seen, strict=True)
-    return Finding(
-        rule="link.settings",
-        severity="advice" if advice else "note",
-        title=f"On the path to the GPU: {listed(names)}",
-        text=" ".join(texts[:2]),
-        advice=advice,
-        threshold="payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs",
-        rests_on=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"),
-    )
+    title = f"On the path to the GPU: {listed(names)}"
+    text = " ".join(texts[:2])
+    return said(title, text, advice, names=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"))
 
 
 OVER_LIMIT = partial(beyond_ceiling, suite="link", perhaps="a larger payload, a faster link than reported")

@@ -3,7 +3,7 @@
 import itertools
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on, sentence, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, rule, said, sentence, whole
 from microbench.analysis.fits import line
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, percent, quantity, round_percent, size, times
@@ -37,6 +37,7 @@ def contention(evidence: Evidence) -> list[Contention]:
     return result
 
 
+@rule("memory.atomic", f"advice where one word costs over {times(CONTENDED)}")
 def atomic(evidence: Evidence) -> Finding | None:
     """How much slower additions are when all threads add to one word."""
     pairs = contention(evidence)
@@ -44,22 +45,16 @@ def atomic(evidence: Evidence) -> Finding | None:
         return None
     worst = max(pairs, key=lambda pair: pair.factor)
     heavy = worst.factor > CONTENDED
-    return note_or_advice(
-        rule="memory.atomic",
-        title=(
-            f"Atomic additions to one word are {times(worst.factor)} slower than to a word per thread "
-            f"({worst.dtype}, {worst.space} memory)"
-        ),
-        text=(
-            f"They reach {quantity(worst.same.value, 'OP/s')} instead of {quantity(worst.spread.value, 'OP/s')}, "
-            "as additions to one address wait for each other."
-        ),
-        advice=(
-            "Add up in registers, a warp or shared memory first, and send one addition per block." if heavy else ""
-        ),
-        threshold=f"advice where one word costs over {times(CONTENDED)}",
-        rests_on=rests_on(*(row for pair in pairs for row in (pair.same, pair.spread))),
+    title = (
+        f"Atomic additions to one word are {times(worst.factor)} slower than to a word per thread "
+        f"({worst.dtype}, {worst.space} memory)"
     )
+    text = (
+        f"They reach {quantity(worst.same.value, 'OP/s')} instead of {quantity(worst.spread.value, 'OP/s')}, "
+        "as additions to one address wait for each other."
+    )
+    advice = "Add up in registers, a warp or shared memory first, and send one addition per block." if heavy else ""
+    return said(title, text, advice, rows=(row for pair in pairs for row in (pair.same, pair.spread)))
 
 
 # A copy that loses more than this against a faster way is worth replacing.
@@ -87,6 +82,12 @@ def curve(evidence: Evidence, way: str) -> dict[int, Row]:
     return {size_bytes: row for size_bytes, row in points if row.value > 0 and row.measurement.work.bytes > 0}
 
 
+@rule(
+    "memory.copy",
+    "T = a + V / b by the least relative residuals over copies that touch at most "
+    f"{round_percent(STAYS_IN_L2)} of the L2; advice where the driver's copy loses over {round_percent(LOSS)} "
+    "against a kernel",
+)
 def copy(evidence: Evidence) -> Finding | None:
     """What a copy by the driver costs however small, and whether a kernel copies faster."""
     driver, fit = curve(evidence, "copy"), engine(evidence, "copy")
@@ -103,37 +104,24 @@ def copy(evidence: Evidence) -> Finding | None:
         title = f"cuMemcpyDtoD reaches {percent(share)} of a copy kernel's rate at {size(common)}"
         text = f"{sentence(within)}, a call {formula} for V bytes read and written." if fit is not None else ""
     heavy = share < 1 - LOSS
-    return note_or_advice(
-        rule="memory.copy",
-        title=title,
-        text=text,
-        advice="Copy large arrays with a kernel." if heavy else "",
-        threshold=(
-            "T = a + V / b by the least relative residuals over copies that touch at most "
-            f"{round_percent(STAYS_IN_L2)} of the L2; advice where the driver's copy loses over {round_percent(LOSS)} "
-            "against a kernel"
-        ),
-        rests_on=rests_on(*((row for _, row in fit.points) if fit is not None else ()), *compared),
-    )
+    advice = "Copy large arrays with a kernel." if heavy else ""
+    return said(title, text, advice, rows=(*((row for _, row in fit.points) if fit is not None else ()), *compared))
 
 
+@rule("memory.copy_2d", f"a 2D copy loses over {round_percent(LOSS)} against the plain one")
 def copy_2d(evidence: Evidence) -> Finding | None:
     """A 2D copy that is slower than the plain one on the largest blocks of both."""
     plain, rowwise = curve(evidence, "copy"), curve(evidence, "copy_2d")
     common = max(plain.keys() & rowwise.keys(), default=None)
     if common is None or rowwise[common].value >= (1 - LOSS) * plain[common].value:
         return None
-    return note_or_advice(
-        rule="memory.copy_2d",
-        title=(
-            f"A 2D copy reaches {percent(rowwise[common].value / plain[common].value)} of a plain copy's rate at "
-            f"{size(common)}"
-        ),
-        text="Its rows fill half of their pitch.",
-        advice="Keep what is copied often contiguous, or copy its rows with a kernel.",
-        threshold=f"a 2D copy loses over {round_percent(LOSS)} against the plain one",
-        rests_on=rests_on(plain[common], rowwise[common]),
+    title = (
+        f"A 2D copy reaches {percent(rowwise[common].value / plain[common].value)} of a plain copy's rate at "
+        f"{size(common)}"
     )
+    text = "Its rows fill half of their pitch."
+    advice = "Keep what is copied often contiguous, or copy its rows with a kernel."
+    return said(title, text, advice, rows=(plain[common], rowwise[common]))
 
 
 RULES: tuple[Rule, ...] = (atomic, copy, copy_2d)

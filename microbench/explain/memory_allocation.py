@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, rule, said, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, percent, size, times
 
@@ -41,6 +41,7 @@ def costs(evidence: Evidence) -> list[Cost]:
     return result
 
 
+@rule("memory.allocate", f"advice where a pool allocates and frees over {times(WORTH)} faster")
 def allocate(evidence: Evidence) -> Finding | None:
     """A pool against cudaMalloc and cudaFree, on the largest block that both were measured with."""
     every = costs(evidence)
@@ -52,27 +53,24 @@ def allocate(evidence: Evidence) -> Finding | None:
     malloc, pool = mallocs[size_bytes], pools[size_bytes]
     factor = malloc.pair_s / pool.pair_s
     name = "a pool" if pool.way == "pool" else WAYS[pool.way]
-    return note_or_advice(
-        rule="memory.allocate",
-        title=(
-            f"cudaMalloc and cudaFree of {size(size_bytes)} take {as_time(malloc.pair_s)}, {name} "
-            f"{as_time(pool.pair_s)} ({times(factor)})"
-        ),
-        text="A pool gives out memory that it already holds; its first block still costs a driver call.",
-        advice=(
-            "In anything that repeats, allocate from a pool (cudaMallocAsync) with a release threshold, or it "
-            "returns its memory at each synchronise."
-            if factor > WORTH
-            else ""
-        ),
-        threshold=f"advice where a pool allocates and frees over {times(WORTH)} faster",
-        rests_on=rests_on(malloc.later, malloc.free, pool.later, pool.free),
+    title = (
+        f"cudaMalloc and cudaFree of {size(size_bytes)} take {as_time(malloc.pair_s)}, {name} "
+        f"{as_time(pool.pair_s)} ({times(factor)})"
     )
+    text = "A pool gives out memory that it already holds; its first block still costs a driver call."
+    advice = (
+        "In anything that repeats, allocate from a pool (cudaMallocAsync) with a release threshold, or it "
+        "returns its memory at each synchronise."
+        if factor > WORTH
+        else ""
+    )
+    return said(title, text, advice, rows=(malloc.later, malloc.free, pool.later, pool.free))
 
 
 FRAGMENTED = 0.98
 
 
+@rule("memory.capacity", "blocks taken until the driver refuses, then freed at once")
 def capacity(evidence: Evidence) -> Finding | None:
     """How much of the memory can be allocated, and which processes hold the rest."""
     outcomes = [outcome for outcome in evidence.outcomes("memory_capacity") if outcome.status == "ok" and outcome.facts]
@@ -91,14 +89,9 @@ def capacity(evidence: Evidence) -> Finding | None:
     if holders is not None and holders.value is not None:
         words.append(f"Other holders of memory: {holders.value}.")
     split = block is not None and most is not None and block < FRAGMENTED * most
-    return note_or_advice(
-        rule="memory.capacity",
-        title=title,
-        text=" ".join(words),
-        advice="Split the largest arrays: no single block can be that large." if split else "",
-        threshold="blocks taken until the driver refuses, then freed at once",
-        rests_on=tuple(facts),
-    )
+    text = " ".join(words)
+    advice = "Split the largest arrays: no single block can be that large." if split else ""
+    return said(title, text, advice, names=tuple(facts))
 
 
 RULES: tuple[Rule, ...] = (allocate, capacity)

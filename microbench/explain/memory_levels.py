@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rule, said, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import quantity, round_percent, size
 from microbench.explain.memory_stream import best_stream
@@ -205,6 +205,7 @@ def _number(row: Row, name: str) -> float | None:
     return float(values[-1]) if values else None
 
 
+@rule("memory.levels", f"a level is a run of sets within {round_percent(SAME - 1)} of each other")
 def levels(evidence: Evidence) -> Finding | None:
     """The bandwidth of each level, and the largest working sets that L1 and L2 hold."""
     by_level = bandwidth_levels(evidence)
@@ -221,15 +222,9 @@ def levels(evidence: Evidence) -> Finding | None:
         text += " The rate of DRAM lies above memory_stream's, which has the begin and end of a kernel in it."
     held = [f"{size(end.last_bytes)} ({end.name})" for end in ends(points, by_level)]
     rates = [f"{level.name} {up_to(level)}{quantity(level.value, 'B/s')}" for level in by_level]
-    return Finding(
-        rule="memory.levels",
-        severity="note",
-        title=f"Bandwidth by level, by stamps on the SMs: {', '.join(rates)}",
-        text=text,
-        advice=f"Keep a working set within {' or '.join(held)} to run at that level's rate." if held else "",
-        threshold=f"a level is a run of sets within {round_percent(SAME - 1)} of each other",
-        rests_on=rests_on(*(row for level in by_level for _, row in level.points)),
-    )
+    title = f"Bandwidth by level, by stamps on the SMs: {', '.join(rates)}"
+    advice = f"Keep a working set within {' or '.join(held)} to run at that level's rate." if held else ""
+    return said(title, text, advice, rows=(row for level in by_level for _, row in level.points), severity="note")
 
 
 RULES: tuple[Rule, ...] = (levels,)

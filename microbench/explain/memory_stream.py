@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, note_or_advice, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, rule, said, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, round_percent, size
 
@@ -110,6 +110,11 @@ def shape_words(name: str) -> str:
     return ", ".join(words)
 
 
+@rule(
+    "memory.python",
+    f"advice where a kernel loses over {round_percent(HEAVY_LOSS)} on the largest arrays; equal within "
+    f"{round_percent(EQUAL)}",
+)
 def python(evidence: Evidence) -> Finding | None:
     """How much bandwidth CuPy and Numba lose at most, where they are equal or faster, and what to use instead."""
     by_library = {name: lost for name in IMPLEMENTATIONS if name != NATIVE and (lost := losses(evidence, name))}
@@ -124,17 +129,11 @@ def python(evidence: Evidence) -> Finding | None:
     slow = [(name, loss.kernel) for name, lost in by_library.items() for loss in lost if loss.share > HEAVY_LOSS]
     better = [INSTEAD[call] for call in slow if call in INSTEAD]
     advice = f"Replace {listed(better)}." if better else "Fuse chains of calls: each one moves its arrays once more."
-    return note_or_advice(
-        rule="memory.python",
-        title=f"Bandwidth lost against CUDA C++: {', '.join(lost_words)}",
-        text=". ".join(words for name, lost in by_library.items() if (words := _others(name, lost))) + ".",
-        advice=advice if heavy else "",
-        threshold=(
-            f"advice where a kernel loses over {round_percent(HEAVY_LOSS)} on the largest arrays; equal within "
-            f"{round_percent(EQUAL)}"
-        ),
-        rests_on=rests_on(*(row for lost in by_library.values() for loss in lost for row in (loss.row, loss.native))),
-    )
+    title = f"Bandwidth lost against CUDA C++: {', '.join(lost_words)}"
+    text = ". ".join(words for name, lost in by_library.items() if (words := _others(name, lost))) + "."
+    advice = advice if heavy else ""
+    rows = [row for lost in by_library.values() for loss in lost for row in (loss.row, loss.native)]
+    return said(title, text, advice, rows=rows)
 
 
 def _others(name: str, lost: list[Loss]) -> str:

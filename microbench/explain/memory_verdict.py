@@ -1,14 +1,13 @@
 """THE VERDICT on memory: the share of the DRAM's ceiling that reads and triad reach, and why it may be low."""
 
 from functools import partial
-from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on, whole
-from microbench.analysis.limits import Reached
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, whole
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain.environment import GRAPHICS_MARK, HBM_BUS_BITS
 from microbench.explain.memory_levels import footprints
 from microbench.explain.memory_stream import IMPLEMENTATIONS, NATIVE, best_stream
+from microbench.explain.verdicts import Cause, Reached, beyond_ceiling
 
 # Shares of the ceiling that sound memory gives; an H200's reads reach 94 % and its triad 91 %.
 HEALTHY = {"read": 0.88, "triad": 0.85}
@@ -21,15 +20,6 @@ CLOCK_LOSS = 0.01
 LOADED = ("memory_stream", "memory_levels", "memory_copy", "memory_occupancy", "memory_stride", "memory_random")
 LARGE_BYTES = 256 << 20
 UNLOCK = "Remove a clock lock with `nvidia-smi -rmc`; `nvidia-smi -q -d CLOCK` shows the clocks."
-
-
-class Cause(NamedTuple):
-    """One reason for slow memory that this run saw: for the title, as a sentence, and what to do about it."""
-
-    short: str
-    text: str
-    advice: str
-    rests_on: tuple[str, ...]
 
 
 def reached(evidence: Evidence) -> list[Reached]:
@@ -154,15 +144,11 @@ def _unjudged(evidence: Evidence) -> Finding | None:
         return None
     best = max(rows, key=lambda row: row.value, default=None)
     why = "no streaming kernel on arrays beyond the L2" if best is None else "memory clock or bus width are not known"
-    return Finding(
-        rule="memory.verdict",
-        severity="note",
-        title=f"No verdict on memory: {why}",
-        text=f"{best.params.get('kernel')} reaches {quantity(best.value, 'B/s')}." if best is not None else "",
-        advice=f"Measure it with `microbench run memory_stream --into {evidence.run.run_id}`." if best is None else "",
-        threshold="a verdict needs arrays of four times the L2 and a known memory clock and bus width",
-        rests_on=rests_on(*rows),
-    )
+    title = f"No verdict on memory: {why}"
+    text = f"{best.params.get('kernel')} reaches {quantity(best.value, 'B/s')}." if best is not None else ""
+    threshold = "a verdict needs arrays of four times the L2 and a known memory clock and bus width"
+    advice = f"Measure it with `microbench run memory_stream --into {evidence.run.run_id}`." if best is None else ""
+    return Finding("memory.verdict", "note", title, text, threshold, rests_on(*rows), advice=advice)
 
 
 def clock(evidence: Evidence) -> Finding | None:
@@ -170,18 +156,14 @@ def clock(evidence: Evidence) -> Finding | None:
     gpu, seen_hz, lacking = evidence.gpu, memory_clock(evidence), lowered_clock(evidence)
     if gpu is None or seen_hz is None or lacking is None:
         return None
-    return Finding(
-        rule="memory.clock",
-        severity="warning",
-        title=(
-            f"The memory ran at {quantity(seen_hz, 'Hz')} of {quantity(gpu.memory_clock_max_hz, 'Hz')}: "
-            f"{percent(lacking)} below its maximum"
-        ),
-        text="Every figure of memory scales with this clock; the ceilings assume the maximum.",
-        advice=UNLOCK,
-        threshold=f"telemetry after the suite's loads more than {percent(CLOCK_LOSS)} below the highest clock",
-        rests_on=("telemetry memory_clock_hz", "gpu memory_clock_max_hz"),
+    title = (
+        f"The memory ran at {quantity(seen_hz, 'Hz')} of {quantity(gpu.memory_clock_max_hz, 'Hz')}: "
+        f"{percent(lacking)} below its maximum"
     )
+    text = "Every figure of memory scales with this clock; the ceilings assume the maximum."
+    threshold = f"telemetry after the suite's loads more than {percent(CLOCK_LOSS)} below the highest clock"
+    names = ("telemetry memory_clock_hz", "gpu memory_clock_max_hz")
+    return Finding("memory.clock", "warning", title, text, threshold, names, advice=UNLOCK)
 
 
 PERHAPS = "a memory clock or bus width that is misreported, or a nearer cache answers"

@@ -4,7 +4,7 @@ import json
 import math
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, rule, said
 from microbench.analysis.stats import Row
 from microbench.core.model import Scalar
 from microbench.core.units import as_time, ordinal, percent, plain, quantity, times
@@ -353,6 +353,7 @@ ADVICE = (
 )
 
 
+@rule("own.blocked", "a stream capture of one call failed")
 def cannot_be_captured(evidence: Evidence) -> Finding | None:
     """The line that stops the capture of a function."""
     found = [one for one in steps(evidence) if one.fact("capturable") is False]
@@ -362,17 +363,13 @@ def cannot_be_captured(evidence: Evidence) -> Finding | None:
     error = blocking_error(first)
     call = first.fact("blocked_call")
     more = f" {len(found) - 1} more cases cannot be captured either." if len(found) > 1 else ""
-    return Finding(
-        rule="own.blocked",
-        severity="warning",
-        title=f"{name_of(first.submit)} cannot be captured into a graph: {blocked(first)}",
-        text=f"{error}{f' (in {plain(call, 60)})' if call else ''}.{more}",
-        advice=next(advice for words, advice in ADVICE if words.lower() in error.lower()),
-        threshold="a stream capture of one call failed",
-        rests_on=rests_on(*(one.submit for one in found)),
-    )
+    title = f"{name_of(first.submit)} cannot be captured into a graph: {blocked(first)}"
+    text = f"{error}{f' (in {plain(call, 60)})' if call else ''}.{more}"
+    advice = next(advice for words, advice in ADVICE if words.lower() in error.lower())
+    return said(title, text, advice, rows=(one.submit for one in found), severity="warning")
 
 
+@rule("own.graph", f"a replay at least {times(LAUNCH_FROM)} as fast as a call")
 def a_graph_helps(evidence: Evidence) -> Finding | None:
     """What a graph gives the function that gains most."""
     found = [(one.gain, one) for one in steps(evidence) if one.gain is not None and one.gain >= LAUNCH_FROM]
@@ -388,31 +385,22 @@ def a_graph_helps(evidence: Evidence) -> Finding | None:
         " Where the program does not wait after each call, host and GPU work at the same time and a graph gains less."
     )
     pays = f"; capture included, from the {ordinal(one.pays_after + 1)} replay on" if one.pays_after is not None else ""
-    return note_or_advice(
-        rule="own.graph",
-        title=f"As a CUDA graph, {name_of(one.submit)} is {times(gain)} as fast, each call with one wait{pays}",
-        text=text,
-        advice="Capture it once and replay it; copy each step's inputs into the same memory.",
-        threshold=f"a replay at least {times(LAUNCH_FROM)} as fast as a call",
-        rests_on=rests_on(one.step, one.graph),
-    )
+    title = f"As a CUDA graph, {name_of(one.submit)} is {times(gain)} as fast, each call with one wait{pays}"
+    advice = "Capture it once and replay it; copy each step's inputs into the same memory."
+    return said(title, text, advice, rows=(one.step, one.graph))
 
 
+@rule("own.elsewhere", "CUPTI recorded more kernels of one call than its graph has nodes")
 def work_elsewhere(evidence: Evidence) -> Finding | None:
     """Warns if a function's graph lacks some of its kernels."""
     found = [one for one in steps(evidence) if one.kernels_outside]
     if not found:
         return None
     first = found[0]
-    return Finding(
-        rule="own.elsewhere",
-        severity="warning",
-        title=f"The graph of {name_of(first.submit)} lacks {first.kernels_outside} of its kernels",
-        text="They run in another stream, which the capture does not see. So no gain is given.",
-        advice="Submit everything to the current stream, or let the other stream wait for an event of it.",
-        threshold="CUPTI recorded more kernels of one call than its graph has nodes",
-        rests_on=rests_on(*(one.submit for one in found)),
-    )
+    title = f"The graph of {name_of(first.submit)} lacks {first.kernels_outside} of its kernels"
+    text = "They run in another stream, which the capture does not see. So no gain is given."
+    advice = "Submit everything to the current stream, or let the other stream wait for an event of it."
+    return said(title, text, advice, rows=(one.submit for one in found), severity="warning")
 
 
 RULES: tuple[Rule, ...] = (cannot_be_captured, work_elsewhere, a_graph_helps)

@@ -96,28 +96,21 @@ def noise(evidence: Evidence, suite: str, *, reference: bool = False) -> Finding
     if share > NOISY_SHARE:
         again = f" with --rounds {STABLE_ROUNDS}" if rounds < STABLE_ROUNDS else ""
         widest = STEADY_HALF_WIDTH if rounds < STABLE_ROUNDS else STABLE_HALF_WIDTH
-        return Finding(
-            rule=f"{suite}{NOISE}",
-            severity="warning",
-            title=f"{len(noisy)} figures of the {suite} suite are noisy or throttled ({percent(share)})",
-            text="Something else ran on the machine, or its clocks moved.",
-            advice=(
-                "Read figures marked ○ or ▼ as rough."
-                if reference
-                else f"Look for the cause with `microbench doctor`, close other work and repeat{again}."
-            ),
-            threshold=(
-                f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(widest)}, at two levels, or throttled"
-            ),
-            rests_on=rests_on(*noisy),
+        title = f"{len(noisy)} figures of the {suite} suite are noisy or throttled ({percent(share)})"
+        text = "Something else ran on the machine, or its clocks moved."
+        threshold = (
+            f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(widest)}, at two levels, or throttled"
         )
+        advice = (
+            "Read figures marked ○ or ▼ as rough."
+            if reference
+            else f"Look for the cause with `microbench doctor`, close other work and repeat{again}."
+        )
+        return Finding(f"{suite}{NOISE}", "warning", title, text, threshold, rests_on(*noisy), advice=advice)
     if rounds >= STABLE_ROUNDS:
         return None
-    return Finding(
-        rule=f"{suite}.rounds",
-        severity="note",
-        title="Each figure comes from one process: steady at best, not stable",
-        text=f"A stable figure has {STABLE_ROUNDS} processes that agree within ±{round_percent(STABLE_HALF_WIDTH)}.",
-        advice=f"Compare machines or versions only from runs with --rounds {STABLE_ROUNDS} or more.",
-        threshold=f"fewer than {STABLE_ROUNDS} rounds",
-    )
+    title = "Each figure comes from one process: steady at best, not stable"
+    text = f"A stable figure has {STABLE_ROUNDS} processes that agree within ±{round_percent(STABLE_HALF_WIDTH)}."
+    threshold = f"fewer than {STABLE_ROUNDS} rounds"
+    advice = f"Compare machines or versions only from runs with --rounds {STABLE_ROUNDS} or more."
+    return Finding(f"{suite}.rounds", "note", title, text, threshold, advice=advice)

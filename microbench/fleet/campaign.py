@@ -23,7 +23,8 @@ CAMPAIGN_FILE = "campaign.json"
 LARGEST_BYTES = 1 << 28
 USUAL_LIMIT_S = 1800.0
 
-Status = Literal["waiting", "ok", "failed", "died", "hung", "no_gpu"]
+Ended = Literal["ok", "failed", "died", "hung", "no_gpu"]
+Status = Literal["waiting", Ended]
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -57,12 +58,13 @@ class Task(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """The name for people, and without its unusual characters for the run file."""
+        """The name for people."""
         return f"{self.node} {self.gpu}" if self.gpu else self.node
 
-    @property
-    def file_name(self) -> str:
-        return re.sub(r"[^A-Za-z0-9_-]+", "_", self.name)[:80].strip("_") + ".json.xz"
+    def file_name(self, number: int) -> str:
+        """The name of the run file: without unusual characters, and with a number where other tasks have it too."""
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", self.name)[:80].strip("_") or "node"
+        return f"{name}-{number}.json.xz" if number > 1 else f"{name}.json.xz"
 
     def end(self, status: Status, reason: str) -> None:
         self.status, self.reason = status, reason

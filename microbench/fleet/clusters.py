@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from microbench.core.errors import MicrobenchError, UsageError
@@ -101,7 +102,7 @@ def connected(where: Where) -> Iterator[Connection]:
     try:
         from distributed import Client, Security
     except ImportError:
-        raise _missing("distributed", "cuda-microbench[fleet]") from None
+        raise _missing("distributed", ".[fleet]") from None
     # A lost worker is an outcome of the campaign; Dask's own words of it would stand between the lines of progress.
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -117,8 +118,8 @@ def connected(where: Where) -> Iterator[Connection]:
             hosts = [host for host in where.ssh if host not in unreachable]
             target: Any = where.scheduler
             if target is None:
+                stack.callback(_close_all)  # also one that Ctrl-C left half made
                 target = _cluster(where, hosts)
-                stack.callback(_close, target)
             client = stack.enter_context(
                 Client(target, timeout=CONNECT_S, direct_to_workers=False, set_as_default=False)
             )
@@ -173,8 +174,18 @@ def _cluster(where: Where, hosts: Sequence[str]) -> Any:
     if where.slurm is not None:
         return _slurm(where.slurm)
     from distributed import LocalCluster
+    from distributed.utils import LoopRunner
 
+    # Ctrl-C is this process's alone: all threads and processes that this thread starts inherit that they do not hear
+    # it. The tracker of multiprocessing, which starts with the first process, would let them hear it again.
+    resource_tracker.ensure_running()
+    runner, before = LoopRunner(), signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        runner.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return LocalCluster(
+        loop=runner.loop,
         n_workers=where.local,
         threads_per_worker=1,
         processes=True,
@@ -202,6 +213,14 @@ def _ssh(hosts: Sequence[str]) -> Any:
     # The scheduler runs on the first host, as the nodes must be able to reach it.
     scheduler = process(ssh.Scheduler, hosts[0], dashboard=False, preload=[ON_HOST])
     return SpecCluster(workers, scheduler, name="SSHCluster", shutdown_on_close=False)
+
+
+def _close_all() -> None:
+    """Close the clusters that were made here."""
+    from distributed import SpecCluster
+
+    for cluster in list(SpecCluster._instances):
+        _close(cluster)
 
 
 def _close(cluster: Any) -> None:

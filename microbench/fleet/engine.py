@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import queue
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microbench.core.errors import MicrobenchError
+from microbench.archive import store
+from microbench.core.errors import MicrobenchError, RunUnreadableError
 from microbench.core.units import plain, wall
 from microbench.core.version import __version__
 from microbench.fleet import campaign as records
@@ -37,15 +40,24 @@ LOST = "the worker was lost"
 
 @dataclass
 class Machine:
-    """One machine: its present workers, and the tasks that it still has to run.
+    """One machine: its present workers with the GPUs that each sees, and the tasks that it still has to run.
 
-    ``absent_s`` is the time at which it lost its last worker. It is ``stuck`` after a task without an answer.
+    ``absent_s`` is the time at which it lost the last worker that could run one of them. It is ``stuck`` after a task
+    without an answer.
     """
 
-    workers: set[str] = field(default_factory=set)
+    workers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
     absent_s: float | None = None
     stuck: bool = False
+
+    def next(self) -> tuple[str, Task] | None:
+        """The first task that a present worker can run, with that worker; a worker may see some of the GPUs only."""
+        able = ((one, task) for task in self.tasks for one in sorted(self.workers) if self._sees(one, task))
+        return next(able, None)
+
+    def _sees(self, worker: str, task: Task) -> bool:
+        return not task.gpu or task.gpu in self.workers[worker]
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ class Engine:
     changed: Callable[[Campaign, Sequence[str]], None] = lambda campaign, running: None
     _machines: dict[str, Machine] = field(default_factory=dict)
     _machine_of: dict[str, str] = field(default_factory=dict)  # by node
+    _planned: set[tuple[str, str]] = field(default_factory=set)  # nodes and GPUs
     _seen: set[str] = field(default_factory=set)
     _came: set[str] = field(default_factory=set)  # the names of the workers
     _running: dict[str, Begun] = field(default_factory=dict)
@@ -163,8 +176,8 @@ class Engine:
         for key in lost:
             self._lose(self._running.pop(key))
         for machine in self._machines.values():
-            machine.workers &= here
-            if machine.workers:
+            machine.workers = {address: gpus for address, gpus in machine.workers.items() if address in here}
+            if machine.next() is not None or (machine.workers and not machine.tasks):
                 machine.absent_s = None
             elif machine.absent_s is None:
                 machine.absent_s = now_s
@@ -184,13 +197,15 @@ class Engine:
         """Give each free machine its next task."""
         busy = {begun.machine for begun in self._running.values()}
         for name, machine in self._machines.items():
-            if name in busy or not machine.tasks or not machine.workers:
+            following = machine.next()
+            if name in busy or following is None:
                 continue
-            task = machine.tasks.pop(0)
+            address, task = following
+            machine.tasks.remove(task)
             task.tries += 1
             task.status, task.reason, task.began = "waiting", "", records.now()
             order = self._order(task)
-            self._send(min(machine.workers), name, task, nodes.measure, order, order["limit_s"] + GRACE_S)
+            self._send(address, name, task, nodes.measure, order, order["limit_s"] + GRACE_S)
 
     def _order(self, task: Task) -> dict[str, Any]:
         """What ``node.measure`` gets."""
@@ -225,16 +240,18 @@ class Engine:
             raise OSError("the connection to it was closed")
         ended = [begun for key in keys if (begun := self._running.pop(key, None)) is not None]
         with ThreadPoolExecutor(FETCHES) as pool:
-            for begun, fetched in zip(ended, pool.map(_fetched, ended), strict=True):
-                self._take(begun, *fetched)
+            fetches = [pool.submit(_fetched, begun) for begun in ended]
+            for begun, fetch in zip(ended, fetches, strict=True):
+                error = fetch.exception()  # what cannot be unpickled here raises anything
+                self._take(begun, *((None, error) if error is not None else fetch.result()))
         return bool(ended)
 
-    def _take(self, begun: Begun, values: dict[str, Any] | None, error: BaseException | None) -> None:
+    def _take(self, begun: Begun, values: object, error: BaseException | None) -> None:
         """Record what a call gave: values, an error, or neither if the worker that held the result is gone."""
         from distributed import KilledWorker
 
         if error is not None and not isinstance(error, KilledWorker):
-            words = plain(f"{type(error).__name__}: {error}")
+            words = plain(traceback.format_exception_only(error)[-1].strip())
             if isinstance(error, ModuleNotFoundError):
                 words = f"the worker's Python has no microbench with this command: {plain(error)}"
             elif "deserialization of the task graph" in words:
@@ -243,13 +260,35 @@ class Engine:
         elif values is None:
             self._lose(begun)
         elif begun.task is None:
-            self._plan(begun.address, values)
+            described = nodes.understood(values, nodes.Described)
+            if isinstance(described, str):
+                self._unnamed(begun.address).end("failed", described)
+            else:
+                self._plan(begun.address, described)
         else:
-            begun.task.seconds = round(values["seconds"], 3)
-            begun.task.end(values["status"], values["reason"])
-            if values["run"]:
-                records.put(self.folder / begun.task.file_name, values["run"])
-                begun.task.run = begun.task.file_name
+            measured = nodes.understood(values, nodes.Measured)
+            if isinstance(measured, str):
+                begun.task.end("failed", measured)
+            else:
+                self._record(begun.task, measured)
+
+    def _record(self, task: Task, measured: nodes.Measured) -> None:
+        """Record how a task ended, and keep its run if it is one, in a file that no other task has."""
+        task.seconds = round(measured.seconds, 3)
+        task.end(measured.status, plain(measured.reason, nodes.LONGEST_REASON))
+        if not measured.run and task.status != "ok":
+            return
+        try:
+            outcomes = store.decode(measured.run, "the run that came back").outcomes
+        except RunUnreadableError as error:
+            task.end("failed" if task.status == "ok" else task.status, f"{task.reason}; {error.cause}".strip("; "))
+            return
+        if task.status == "ok" and not any(outcome.status == "ok" for outcome in outcomes):
+            task.end("failed", "no case of the run that came back is ok")
+        taken = {other.run for other in self.campaign.tasks if other is not task}
+        name = next(name for number in count(1) if (name := task.file_name(number)) not in taken)
+        records.put(self.folder / name, measured.run)
+        task.run = name
 
     def _lose(self, begun: Begun) -> None:
         """The worker is gone. A task that had not begun is tried once more on another worker of its machine."""
@@ -293,24 +332,25 @@ class Engine:
                 given_up = True
         return given_up
 
-    def _plan(self, address: str, described: dict[str, Any]) -> None:
+    def _plan(self, address: str, described: nodes.Described) -> None:
         """The tasks of a worker that said what its node is."""
-        node, name = described["node"], described["machine"]
+        node, name = described.node, described.machine
         if self.campaign.simulated:  # each worker is a machine of its own
             name = node
-        elif self._machine_of.get(node, name) != name:
-            node = f"{node}-{name[:8]}"  # two machines of one name
+        ways = (node, f"{node}-{name[:8]}", f"{node}-{name}")  # of several machines of one name
+        node = next((way for way in ways if self._machine_of.get(way, name) == name), f"{node}-{name}")
         # An earlier worker of this host may have been lost before it answered.
         tasks = self.campaign.tasks
         self.campaign.tasks = [task for task in tasks if task.versions or task.node != _host(address)]
         machine = self._machines.setdefault(name, Machine())
-        machine.workers.add(address)
-        self._came.add(described.get("worker", ""))  # older versions do not say it
-        if node in self._machine_of:
-            return  # another worker of the same machine, or a lost one that came back
+        machine.workers[address] = described.gpus
+        self._came.add(described.worker)
         self._machine_of[node] = name
-        own_gpus = self.campaign.options.device is None and self.needs_gpu and not described["no_gpu"]
-        for gpu in described["gpus"] if own_gpus else [""]:
+        own_gpus = self.campaign.options.device is None and self.needs_gpu and not described.no_gpu
+        for gpu in described.gpus if own_gpus else [""]:
+            if (node, gpu) in self._planned:
+                continue  # of another worker of the same machine, or of a lost one that came back
+            self._planned.add((node, gpu))
             task = self.campaign.task(node, gpu)
             if task is None:
                 task = Task(node, gpu)
@@ -318,18 +358,18 @@ class Engine:
             if task.status == "ok":
                 continue
             task.labels = {**self.labels, **self.node_labels.get(node, {})}
-            task.versions, task.tries = described["versions"], 0
-            installed = task.versions["microbench"]
+            task.versions, task.tries = described.versions, 0
+            installed = task.versions.get("microbench", "unknown")
             if installed != __version__:
                 task.end("failed", f"microbench {installed} is installed there, {__version__} here")
-            elif described["no_gpu"] and self.needs_gpu:
-                task.end("no_gpu", described["no_gpu"])
+            elif described.no_gpu and self.needs_gpu:
+                task.end("no_gpu", plain(described.no_gpu, nodes.LONGEST_REASON))
             else:
                 task.end("waiting", "")
                 machine.tasks.append(task)
 
 
-def _fetched(begun: Begun) -> tuple[dict[str, Any] | None, BaseException | None]:
+def _fetched(begun: Begun) -> tuple[object, BaseException | None]:
     """What a call that has ended gave, through the scheduler."""
     try:
         if begun.future.status == "error":

@@ -1,7 +1,8 @@
 """What a Dask worker does on its node: it says what the node has, and starts ``microbench run`` there.
 
 ``describe`` and ``measure`` take and return plain values, because Dask sends them by pickle. A worker needs the same
-microbench installed: Dask sends the names of the functions, not their code.
+microbench installed: Dask sends the names of the functions, not their code. The client reads what they return as
+Described and Measured, because a worker may be of another version, or damaged.
 """
 
 import contextlib
@@ -20,12 +21,15 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from microbench.archive import store
 from microbench.core.errors import ExitCode, MicrobenchError, RunUnreadableError
 from microbench.core.units import plain, wall
 from microbench.core.version import __version__
+from microbench.fleet.campaign import Ended
 from microbench.session.messages import Job
 from microbench.session.process import Patience, WorkerProcess
 from microbench.session.session import Seams, probe
@@ -36,11 +40,49 @@ FINISH_S, KILLED_S = 15.0, 10.0
 LOCK_WAIT_S, LOOK_EVERY_S = 60.0, 0.1
 CLOSE_S = 5.0  # for the regular end of a Dask process
 STDERR_TAIL_BYTES = 2000
-# The run ends with the Dask worker, also if that is killed: PR_SET_PDEATHSIG is 1, SIGKILL is 9.
-GUARDED = "import ctypes, runpy; ctypes.CDLL(None).prctl(1, 9); runpy.run_module('microbench', run_name='__main__')"
-HANGS = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1e6)"
+# The run ends with the Dask worker, also if that is killed: PR_SET_PDEATHSIG is 1, SIGKILL is 9. It hears SIGINT even
+# where its worker does not: one that was started here, or by nohup.
+HEARS = (
+    "import ctypes, signal; ctypes.CDLL(None).prctl(1, 9); signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); "
+)
+GUARDED = HEARS + "import runpy; runpy.run_module('microbench', run_name='__main__')"
+HANGS = HEARS + "import time; time.sleep(1e6)"
 
 Values = dict[str, Any]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+LONGEST_REASON = 2000
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What ``describe`` returns."""
+
+    node: Name
+    machine: Name
+    versions: Annotated[dict[Name, Annotated[str, msgspec.Meta(max_length=255)]], msgspec.Meta(max_length=100)]
+    gpus: Annotated[tuple[Name, ...], msgspec.Meta(max_length=4096)]
+    no_gpu: str
+    worker: str = ""  # older versions do not say it
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What ``measure`` returns."""
+
+    status: Ended
+    reason: str
+    run: bytes
+    seconds: Annotated[float, msgspec.Meta(ge=0)]
+
+
+Answer = TypeVar("Answer", Described, Measured)
+
+
+def understood(values: object, kind: type[Answer]) -> Answer | str:
+    """What a worker returned, or why it is not that. Numbers are finite and text can be written, as JSON needs it."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(values), type=kind)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        return f"the worker's answer is damaged, or of another version: {plain(error)}"
 
 
 def dask_setup(server: object) -> None:

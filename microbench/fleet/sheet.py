@@ -97,6 +97,7 @@ def answer(verdict: Verdict) -> dict[str, object]:
         "slow_against_ceilings": [{"gpu": name_of(gpu), **found.words} for gpu, found in _low(verdict)],
         "in_common": verdict.shared,
         "no_run": [msgspec.to_builtins(task) for task in verdict.failed],
+        "left_out": verdict.left_out,
     }
 
 
@@ -206,6 +207,8 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
         told = [f"{plain(task.node, LONGEST)} {plain(task.status)}" for task in verdict.failed[:MOST_NAMED]]
         more = [f"and {len(verdict.failed) - MOST_NAMED} more"] if len(verdict.failed) > MOST_NAMED else []
         lines.append(("no run", [*told, *more], "warning"))
+    if verdict.left_out:
+        lines.append(("left out", list(verdict.left_out[:MOST_NAMED]), "warning"))
     return lines
 
 

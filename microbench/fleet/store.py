@@ -3,7 +3,7 @@
 A batch of runs becomes one file in each partition: ``rows/campaign=ID/suite=SUITE/BATCH.parquet``, and one file each in
 ``nodes``, ``findings`` and ``runs``. The file in ``runs`` is written last: files of a batch without it are ignored, so
 a batch is stored as a whole or not at all. Nothing is ever rewritten; a run that was stored again replaces its older
-version when it is read.
+version when it is read. A batch with a damaged or missing file is left out and named, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from microbench.core import files
 from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.units import plain
 from microbench.fleet.campaign import read_folder
@@ -40,6 +42,7 @@ BATCH = 256
 FEW = 32
 ENDING = ".parquet"
 HELP = f"the views are {', '.join(TABLES)}; the query `DESCRIBE rows` lists columns"
+Result = TypeVar("Result")
 
 
 class Added(NamedTuple):
@@ -86,21 +89,77 @@ def campaign_sources(folder: Path) -> list[Source]:
 
 
 Tables = dict[str, "pyarrow.Table"]
+Files = Mapping[str, Sequence[Path]]  # of a batch, by table
+
+
+class _DamagedError(Exception):
+    """A file of a batch is damaged or missing."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        again = f"import its runs again, then delete all files of the name {path.name} in the store"
+        super().__init__(f"{plain(path)} {plain(reason)}, so its batch is left out: {again}")
+
+
+def _batches(directory: Path, *, whole: bool = False) -> tuple[list[Files], tuple[str, ...]]:
+    """The batches of a store, the oldest first, and sentences about those that are left out. The end of each file says
+    what it holds; with ``whole`` all of it is read."""
+    found: set[tuple[str, str]] = set()  # campaign and file; one in nodes without one in runs has lost that
+    for name in ("runs", "nodes"):
+        found |= {(path.parent.name, path.name) for path in (directory / name).glob(f"campaign=*/*{ENDING}")}
+    batches, left_out = list[Files](), list[str]()
+    for campaign, file in sorted(found):
+        batch = {name: [directory / name / campaign / file] for name in TABLES}
+        batch["rows"] = sorted((directory / "rows" / campaign).glob(f"suite=*/{file}"))
+        try:
+            for name in ("runs", "nodes", "findings"):
+                _checked(batch[name][0], name, whole or name == "runs")
+            rows = sum(_checked(path, "rows", whole) for path in batch["rows"])
+            if (figures := sum(_column(batch, "figures"))) != rows:
+                raise _DamagedError(batch["runs"][0], f"tells of {figures} rows, and there are {rows}")
+            batches.append(batch)
+        except _DamagedError as damaged:
+            left_out.append(str(damaged))
+    return batches, tuple(left_out)
+
+
+def _checked(path: Path, table: str, whole: bool) -> int:
+    """The number of rows in a file of a table. Raises _DamagedError."""
+    arrow, parquet = _package("pyarrow"), _package("pyarrow.parquet")
+    try:
+        with files.open_regular(path) as stream, parquet.ParquetFile(stream) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+            if whole:
+                file.read()
+    except FileNotFoundError:
+        raise _DamagedError(path, "is missing") from None
+    except (OSError, ValueError, arrow.ArrowException) as error:
+        raise _DamagedError(path, f"cannot be read ({plain(error)})") from None
+    there = {column.name: column.type for column in schema}
+    for column in _schema(table):
+        if (table, column.name) != ("rows", "suite") and there.get(column.name) != column.type:
+            raise _DamagedError(path, f"lacks the column {column.name}, or has another type of it")
+    return int(rows)
+
+
+def _column(batch: Files, name: str) -> list[Any]:
+    """A column of the runs of a batch."""
+    table = _package("pyarrow.parquet").read_table(batch["runs"][0], columns=[name], partitioning=None)
+    values: list[Any] = table[name].drop_null().to_pylist()
+    return values
 
 
 def _new(directory: Path, sources: Sequence[Source]) -> tuple[list[Source], int, list[tuple[Path, str]]]:
     """The sources that the store lacks, the number of those that it has, and the files that cannot be read."""
     stored = set()  # campaign and digest of every run
-    for path in (directory / "runs").glob(f"campaign=*/*{ENDING}"):
-        campaign = path.parent.name.removeprefix("campaign=")
-        column = _package("pyarrow.parquet").read_table(path, columns=["digest"], partitioning=None)["digest"]
-        stored |= {(campaign, one) for one in column.to_pylist()}
+    for batch in _batches(directory)[0]:
+        campaign = batch["runs"][0].parent.name.removeprefix("campaign=")
+        stored |= {(campaign, one) for one in _column(batch, "digest")}
     new, known, failed = list[Source](), 0, list[tuple[Path, str]]()
     for source in sources:
         try:
             key = source.campaign, digest(source.path)
-        except OSError as error:
-            failed.append((source.path, error.strerror or str(error)))
+        except (OSError, ValueError) as error:  # ValueError: a name with a null character
+            failed.append((source.path, getattr(error, "strerror", None) or str(error)))
             continue
         if key in stored:
             known += 1
@@ -184,27 +243,35 @@ def _package(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         cause = f"{name.partition('.')[0]} cannot be imported: {plain(error)}"
-        raise UsageError(cause, "pip install 'cuda-microbench[fleet]'") from None
+        raise UsageError(cause, "pip install '.[fleet]' in a checkout of microbench") from None
 
 
-def query(directory: Path, sql: str) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-    """The columns of the answer to one SELECT over the views, and its rows as they are read.
+def query(directory: Path, sql: str) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]], tuple[str, ...]]:
+    """The columns of one SELECT over the views, its rows as they are read, and which batches are left out.
 
-    Raises UsageError for any other statement and for a wrong one.
+    Times with a zone are text. Raises UsageError for any other statement and for a wrong one.
     """
-    connection = opened(directory)
+    (columns, rows), left_out = answered(directory, lambda connection: _asked(connection, sql))
+    return columns, rows, left_out
+
+
+def _asked(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
     duckdb = _package("duckdb")
-    try:
-        statements = connection.extract_statements(sql)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise UsageError("only one SELECT can be asked", HELP)
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise UsageError("only one SELECT can be asked", HELP)
+    asked = connection.sql(statements[0].query)
+    names, zoned = tuple(asked.columns), ["WITH TIME ZONE" in str(kind) for kind in asked.types]
+    if any(zoned):  # DuckDB would need pytz for them
+        shown = (f"CAST(#{at} AS VARCHAR)" if one else f"#{at}" for at, one in enumerate(zoned, 1))
+        found = connection.execute(f"SELECT {', '.join(shown)} FROM ({asked.sql_query()})")
+    else:
         found = connection.execute(statements[0])
-        return tuple(column[0] for column in found.description or ()), _fetched(found)
-    except duckdb.Error as error:
-        raise _wrong(error) from None
+    first = found.fetchmany(1000)
+    return names, chain(first, _fetched(found) if first else ())
 
 
-def _fetched(found: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+def _fetched(found: Any) -> Iterator[tuple[Any, ...]]:
     while True:
         try:
             rows = found.fetchmany(1000)
@@ -220,14 +287,30 @@ def _wrong(error: Exception) -> UsageError:
     return UsageError(f"the query failed: {plain(cause)}", HELP)
 
 
-def opened(directory: Path) -> duckdb.DuckDBPyConnection:
-    """A connection whose views are the tables of a store. It reads the store's folder and nothing else.
+def answered(directory: Path, ask: Callable[[duckdb.DuckDBPyConnection], Result]) -> tuple[Result, tuple[str, ...]]:
+    """What ``ask`` gives from a connection whose views are the tables of a store, and which batches are left out.
 
-    Raises UsageError if there is no store or nothing in it.
+    Raises UsageError if there is no store or nothing in it, and if DuckDB raises an error.
     """
-    batches = [(path.parent.name, path.name) for path in sorted((directory / "runs").glob(f"campaign=*/*{ENDING}"))]
-    if not batches:
-        raise UsageError(f"there is no run in {plain(directory)}", "microbench fleet import RUN... --store DIR")
+    duckdb = _package("duckdb")
+    for whole in (False, True):  # only an error is worth the time to read all of each file
+        batches, left_out = _batches(directory, whole=whole)
+        if not batches:
+            lost = f": {left_out[0]}" if left_out else ""
+            raise UsageError(
+                f"there is no run in {plain(directory)}{lost}", "microbench fleet import RUN... --store DIR"
+            )
+        try:
+            return ask(_opened(directory, batches)), left_out
+        except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException) as error:
+            raise _wrong(error) from None
+        except duckdb.Error as error:
+            failed = error
+    raise _wrong(failed)
+
+
+def _opened(directory: Path, batches: Sequence[Files]) -> duckdb.DuckDBPyConnection:
+    """A connection whose views are the tables of these batches. It reads the store's folder and nothing else."""
     options = {
         "autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "temp_directory": "",
         "allow_community_extensions": "false", "python_enable_replacements": "false",
@@ -235,10 +318,9 @@ def opened(directory: Path) -> duckdb.DuckDBPyConnection:
     connection: duckdb.DuckDBPyConnection = _package("duckdb").connect(":memory:", config=options)
     whole = directory.resolve()
     connection.execute(f"SET allowed_directories = [{_quoted(whole)}]")
-    paths = {name: [whole / name / campaign / file for campaign, file in batches] for name in TABLES if name != "rows"}
-    paths["rows"] = [path for campaign, file in batches for path in (whole / "rows" / campaign).glob(f"suite=*/{file}")]
     for name in TABLES:
-        connection.execute(f"CREATE VIEW all_{name} AS {_files(name, paths[name])}")
+        paths = [whole / path.relative_to(directory) for batch in batches for path in batch[name]]
+        connection.execute(f"CREATE VIEW all_{name} AS {_files(name, paths)}")
     # The views lack older versions of runs that were stored again.
     old = connection.execute(
         "SELECT batch, run FROM all_runs QUALIFY row_number() OVER (PARTITION BY campaign, run ORDER BY batch DESC) > 1"

@@ -70,7 +70,8 @@ class Trend(NamedTuple):
 
     ``others`` counts campaigns with other settings among them. ``gpus`` are there, ``judged`` of them have enough
     campaigns, the most that any has is ``longest``. ``smallest`` has for each group the smallest change that is
-    reported LEAST_SIDE campaigns after it, as a logarithm. Times are UTC in ISO 8601.
+    reported LEAST_SIDE campaigns after it, as a logarithm. Batches of the store are ``left_out``. Times are UTC in ISO
+    8601.
     """
 
     campaign: str
@@ -86,6 +87,7 @@ class Trend(NamedTuple):
     events: tuple[Event, ...]
     swapped: tuple[Swapped, ...]
     smallest: tuple[tuple[str, float], ...]
+    left_out: tuple[str, ...] = ()
 
 
 class _Shift(NamedTuple):
@@ -108,7 +110,11 @@ class _Shift(NamedTuple):
 
 def trend(directory: Path, campaign: str | None, last: int) -> Trend:
     """What changed over the ``last`` campaigns of a store until that one, or the newest. Raises UsageError."""
-    connection = store.opened(directory)
+    made, left_out = store.answered(directory, lambda connection: _trend(connection, directory, campaign, last))
+    return made._replace(left_out=left_out)
+
+
+def _trend(connection: Any, directory: Path, campaign: str | None, last: int) -> Trend:
     found = comparable(connection, directory, campaign, last)
     points = found.points
     swapped, gone = _swapped(points)

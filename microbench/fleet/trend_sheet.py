@@ -58,6 +58,7 @@ def answer(trend: Trend) -> dict[str, object]:
         ],
         "swapped": [{"gpu": name_of(one.gpu), "since": one.since} for one in trend.swapped],
         "smallest_detectable": {group: math.expm1(size) for group, size in trend.smallest},
+        "left_out": trend.left_out,
     }
 
 
@@ -90,6 +91,8 @@ def _lines(trend: Trend) -> list[AnswerLine]:
         told = [f"{name_of(one.gpu)} since {minute(one.since)}" for one in trend.swapped[:MOST_NAMED]]
         more = [f"and {len(trend.swapped) - MOST_NAMED} more"] if len(trend.swapped) > MOST_NAMED else []
         lines.append(AnswerLine("swapped", tuple(map(Cell, (*told, *more)))))
+    if trend.left_out:
+        lines.append(AnswerLine("left out", tuple(map(Cell, trend.left_out[:MOST_NAMED])), verdict="warning"))
     return lines
 
 

@@ -72,7 +72,8 @@ class Compared(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A campaign: its GPUs by class, the outliers, labels that these share, and tasks that failed."""
+    """A campaign: its GPUs by class, the outliers, labels that these share, tasks that failed, and which batches of the
+    store are ``left_out``."""
 
     campaign: str
     simulated: bool
@@ -80,6 +81,7 @@ class Verdict(NamedTuple):
     named: tuple[Named, ...]
     shared: tuple[str, ...]
     failed: tuple[Task, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> list[Gpu]:
@@ -88,7 +90,11 @@ class Verdict(NamedTuple):
 
 def judged(directory: Path, campaign: str | None = None) -> Verdict:
     """The verdict on a campaign of a store, or on the newest one. Raises UsageError."""
-    connection = store.opened(directory)
+    verdict, left_out = store.answered(directory, lambda connection: _judged(connection, directory, campaign))
+    return verdict._replace(left_out=left_out)
+
+
+def _judged(connection: Any, directory: Path, campaign: str | None) -> Verdict:
     chosen = campaigns_until(connection, campaign)[0]
     gpus = gpus_of(connection, chosen)
     rows = connection.execute(ROWS, [chosen]).fetchall()

@@ -11,13 +11,17 @@ returns the first code that is not 0; 0 is success.
 from collections.abc import Callable
 from typing import Any
 
-import numba
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
-
+from microbench.core.errors import Skip
 from microbench.core.ops import IntArray
+
+try:
+    import numba
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+except ModuleNotFoundError as error:
+    raise Skip(f"needs Numba, which compiles its loops: pip install numba ({error})") from error
 
 CLOCK_MONOTONIC = 1
 SECOND_NS = 1_000_000_000

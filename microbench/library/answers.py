@@ -4,13 +4,17 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from microbench.analysis.stats import STABLE_HALF_WIDTH
 from microbench.comparison.compare import BETTER, COUNTED, WORSE, Comparison, compare
 from microbench.comparison.words import Side as ComparedSide
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
+from microbench.diagnosis.changed import Changed, side
+from microbench.diagnosis.changed import Side as Recording
+from microbench.diagnosis.changed import compare as changes
+from microbench.diagnosis.counts import are_counts, read_counts
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.window import between
 from microbench.gpu.layers.base import layer_names
@@ -28,6 +32,7 @@ from microbench.report.sheets import diagnosis as diagnosis_sheet
 from microbench.report.sheets.prediction import Side
 from microbench.traces.reading import read
 
+HEAD_BYTES = 400
 # Files of a folder that may be traces.
 ENDINGS = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".pb", ".pb.gz", ".rows")
 # The verdicts that each limit of --fail-on covers. SUSPECTED also covers changes for the worse that nothing confirms.
@@ -171,6 +176,26 @@ def diagnosed(
     if not several:
         raise left_out[0]
     return Diagnosed(several, used, costs, left_out)
+
+
+def recorded_side(path: Path, **options: Any) -> Recording:
+    """A trace with its counts, or counts alone. ``options`` are those of ``diagnosed``. Raises UsageError."""
+    if is_file_of_counts(path):
+        return Recording(path.name, read_counts(path.read_bytes(), path.name))
+    found = diagnosed([path], **options)
+    return side(path.name, found.several[0])
+
+
+def is_file_of_counts(path: Path) -> bool:
+    """Whether a file holds counts that microbench wrote."""
+    with suppress(OSError), path.open("rb") as file:
+        return are_counts(file.read(HEAD_BYTES))
+    return False
+
+
+def changed(before: Path, after: Path, **options: Any) -> Changed:
+    """What changed from one recording of a program to another; each is a trace or a file of counts."""
+    return changes(recorded_side(before, **options), recorded_side(after, **options))
 
 
 def screen_of(several: list[Diagnosis], costs: Costs, files: list[Path], *, everything: bool = False) -> Screen:

@@ -19,6 +19,7 @@ from microbench.core.targets import check_function, target
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
+    from microbench.capture.handover import Change
     from microbench.capture.making import Asked, Report
     from microbench.capture.making import Made as Made
 
@@ -34,9 +35,13 @@ def make_graph(
     compile: bool = False,
     limit_s: float = LIMIT_S,
     progress: Callable[[str], None] = lambda stage: None,
+    hand_over: bool = True,
 ) -> Made:
-    """Look at a function, capture it, prove the graph and the changed file. Raises UsageError for bad names."""
-    from microbench.capture.handover import HELPER, change
+    """Look at a function, capture it, and prove the graph; with ``hand_over`` the changed file too.
+
+    Raises UsageError for bad names.
+    """
+    from microbench.capture.handover import HELPER, change, change_parts
     from microbench.capture.making import Asked, Made
 
     for one in filter(None, (what, setup, inputs)):
@@ -44,19 +49,34 @@ def make_graph(
     asked = Asked(what, setup, inputs, dict(axes or {}), compile)
     report = _report(asked, limit_s, progress)
     wanted = target(what)
-    if not report.proved or wanted.kind != "file":
+    if not hand_over or wanted.kind != "file" or not (report.proved or report.blockers):
         return Made(what, report, None, None)
     file = Path(wanted.place).resolve()
-    found = change(file, wanted.name, report.also)
+    stays = {one.at for one in report.blockers}  # 0 for a call that is in no line of the function
+
+    def changed(also: list[str]) -> Change | None:
+        if report.proved:
+            return change(file, wanted.name, also)
+        return None if 0 in stays else change_parts(file, wanted.name, stays, report.operations, also)
+
+    def proved(found: Change) -> Report:
+        with tempfile.TemporaryDirectory(prefix="microbench-graph-") as name:
+            copy = Path(name) / file.name
+            copy.write_text(found.text, encoding="utf-8")
+            (Path(name) / HELPER).write_text(found.helper, encoding="utf-8")
+            moved = (_moved(what, file, copy), _moved(setup, file, copy), _moved(inputs, file, copy))
+            progress("the changed file")
+            source = file.read_text(encoding="utf-8") if found.parts else ""
+            asked = Asked(*moved, dict(axes or {}), False, found.parts, source)
+            return _report(asked, limit_s, progress, file.parent)
+
+    found = changed(report.also)
     if found is None:
         return Made(what, report, None, None)
-    with tempfile.TemporaryDirectory(prefix="microbench-graph-") as name:
-        copy = Path(name) / file.name
-        copy.write_text(found.text, encoding="utf-8")
-        (Path(name) / HELPER).write_text(found.helper, encoding="utf-8")
-        moved = (_moved(what, file, copy), _moved(setup, file, copy), _moved(inputs, file, copy))
-        progress("the changed file")
-        again = _report(Asked(*moved, dict(axes or {})), limit_s, progress, file.parent)
+    again = proved(found)
+    if found.parts and again.proved and again.also:  # what the parts must be told to look at
+        found = changed(again.also) or found
+        again = proved(found)
     return Made(what, report, found, again)
 
 

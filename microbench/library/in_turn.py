@@ -130,6 +130,6 @@ def _checked(python: Path) -> str:
     if version != __version__:
         has = f"has microbench {plain(version, 20)}" if version else f"has no microbench: {plain(error, 120)}"
         raise UsageError(
-            f"{plain(python)} {has}", f"install it there: {plain(python)} -m pip install cuda-microbench=={__version__}"
+            f"{plain(python)} {has}", f"install {__version__} there: {plain(python)} -m pip install CHECKOUT"
         )
     return str(python.absolute())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from microbench.library.runs import KERNEL, STEP, measured
 
 if TYPE_CHECKING:
     from microbench.core.bench import Benchmark
-    from microbench.core.model import Param
+    from microbench.core.model import Param, Run
+    from microbench.diagnosis.counts import Counts
     from microbench.session.events import Listener
     from microbench.session.session import RunResult
 
@@ -55,6 +57,24 @@ def own_catalogue(what: str, options: OwnOptions) -> tuple[str, dict[str, Benchm
     all_axes = {name: Axis.same(benchmark.axes[name].about, (value,)) for name, value in fixed.items()}
     all_axes |= {name: Axis.same("an axis of the user's", values) for name, values in axes.items()}
     return name, {**discover(), name: replace(benchmark, axes=all_axes)}
+
+
+def counts_of(run: Run) -> list[tuple[str, Counts]]:
+    """The counts of a call in the cases of the newest session whose call could be captured into a graph, by what was
+    measured and its axes."""
+    import json
+
+    from microbench.diagnosis.counts import count_nodes
+
+    found = {}
+    for one in run.outcomes:
+        fact = next((fact for fact in one.facts if fact.name == "kernels"), None)
+        if one.session == len(run.sessions) - 1 and fact is not None:
+            with suppress(ValueError, TypeError):  # a run file that somebody wrote
+                launches = [(str(name), block, int(count)) for name, _, block, count in json.loads(str(fact.value))]
+                nodes = [("kernel" if block else name, name, count) for name, block, count in launches]
+                found[" ".join(str(value) for value in one.case.params.values())] = count_nodes(nodes)
+    return list(found.items())
 
 
 def text_of(function: Callable[..., object] | str) -> str:

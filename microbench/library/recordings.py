@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +21,11 @@ from microbench.recorder.cupti import NotRecorded
 if TYPE_CHECKING:
     import pandas
 
+    from microbench.diagnosis.counts import Counts
     from microbench.library.verdicts import DiagnosedTraces
     from microbench.traces.trace import Table, Trace
 
+WARM_UPS, CALLS = 4, 3  # of a function whose counts are asked for
 ANOTHER_PATH = "give another path"
 
 
@@ -125,6 +128,21 @@ class Recording:
     def _tell(self, cause: str, next_step: str) -> None:
         """Keep why the recording has ended early."""
         self._early.append(f"not recorded: {plain(cause)}")
+
+
+def counted_call(call: Callable[[], object]) -> Counts:
+    """The usual counts of a call, which is made a few times before and then recorded CALLS times. Raises UsageError."""
+    from microbench.diagnosis.counts import count_steps, usual_of
+
+    with Recording():  # its end waits for the work of these calls
+        for _ in range(WARM_UPS):
+            call()
+    several = []
+    for _ in range(CALLS):
+        with Recording() as recording:
+            call()
+        several.append(count_steps(recording._trace, None))
+    return usual_of(several)
 
 
 def _remove(folder: Path, process: int) -> None:

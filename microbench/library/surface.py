@@ -1,4 +1,4 @@
-"""The functions that `import microbench` gives: run, measure, load, compare, predict, diagnose and watch.
+"""The functions that `import microbench` gives: run, measure, load, compare, predict, diagnose, watch, counts, …
 
 Nothing heavy is imported before a function is called. Whatever goes wrong is a MicrobenchError, with its cause and what
 to do next.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from microbench.diagnosis.counts import Counts
     from microbench.library.recordings import Recording
     from microbench.library.results import RecordedRun
     from microbench.library.verdicts import ComparedRuns, DiagnosedTraces, PredictedStep
@@ -275,6 +276,50 @@ def watch(path: str | Path | None = None, *, stacks: bool = False) -> Recording:
     from microbench.library.recordings import Recording
 
     return Recording(path, stacks=stacks)
+
+
+def counts(function: Callable[..., object], *arguments: object, **named: object) -> Counts:
+    """Count what a call of a function submits to the GPU and waits for: ``mb.counts(step, batch).figures["launches"]``.
+
+    The function is called four times, and then recorded three times; each count is the median of these. Counts do not
+    depend on the time that anything takes, so they hold on a busy machine. The call raises a UsageError where this
+    process cannot be recorded, and if the function submits nothing.
+    """
+    from functools import partial
+
+    from microbench.library.recordings import counted_call
+
+    return counted_call(partial(function, *arguments, **named))
+
+
+def trace_handler(folder: str | Path = "traces", *, step: str | None = None) -> Callable[[Any], None]:
+    """A handler for torch.profiler: ``profile(on_trace_ready=mb.trace_handler())``.
+
+    It saves each trace to a new file in ``folder`` and shows its diagnosis on standard error. ``step`` is as in
+    ``diagnose``. A trace that cannot be diagnosed says why, and the program goes on.
+    """
+    from microbench.library.handlers import handler
+
+    return handler(folder, step)
+
+
+def lightning_callback(*, steps: int = 20, after: int = 10, path: str | Path | None = None) -> Any:
+    """A callback for Lightning: ``Trainer(callbacks=[mb.lightning_callback()])``.
+
+    It records ``steps`` training batches behind the first ``after`` as ``watch`` does, to ``path`` if that is given,
+    and shows their diagnosis on standard error. Where they cannot be recorded it says why, and training goes on. Raises
+    UsageError without Lightning.
+    """
+    from microbench.library.handlers import Window, of_lightning
+
+    return of_lightning(Window(steps, after, path))
+
+
+def trainer_callback(*, steps: int = 20, after: int = 10, path: str | Path | None = None) -> Any:
+    """A callback for transformers: ``Trainer(…, callbacks=[mb.trainer_callback()])``; as ``lightning_callback``."""
+    from microbench.library.handlers import Window, of_transformers
+
+    return of_transformers(Window(steps, after, path))
 
 
 def _name(run: RecordedRun | str | Path | None) -> str | None:

@@ -97,6 +97,12 @@ class Meter:
         (measurement,) = self.sample({metric: lambda batch: batch}, take, calls=calls, **fields)
         return msgspec.structs.replace(measurement, per_call=per_call()) if per_call else measurement
 
+    def host_ns(
+        self, metric: str, take_ns: Callable[[], int], *, calls: int = 1, **fields: Unpack[Fields]
+    ) -> Measurement:
+        """One metric of which ``take_ns`` returns one sample, in ns of the host's clock."""
+        return self.collect(metric, lambda: (take_ns() * NANOSECOND_S,), calls=calls, clock="host", **fields)
+
     def collect_each(
         self,
         names: Sequence[str],

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, rests_on, whole
 from microbench.analysis.fits import line
@@ -134,9 +135,7 @@ def in_quiet_rounds(rows: Sequence[Row]) -> list[Row]:
     costs = [[summary.interval.median for summary in row.summaries] for row in rows]
     busy = busy_for_calls(costs) if len(counts) == 1 else ()
     return [
-        msgspec.structs.replace(
-            row, busy=busy, interval=rounds_interval([one.interval for one in row.summaries], busy=busy)
-        )
+        replace(row, busy=busy, interval=rounds_interval([one.interval for one in row.summaries], busy=busy))
         if busy
         else row
         for row in rows
@@ -221,7 +220,7 @@ def straight(points: Sequence[tuple[int, Constant]], unknown: str) -> tuple[Cons
     names = [row for _, constant in points for row in constant.rests_on]
     (x0, first), (x1, last) = points[0], points[-1]
     if x0 == x1:
-        return msgspec.structs.replace(first, assumed=unknown), Constant(0.0, 0.0, first.value / x0, (*names,), unknown)
+        return replace(first, assumed=unknown), Constant(0.0, 0.0, first.value / x0, (*names,), unknown)
     fitted = line((x, constant.value) for x, constant in points)
     if fitted is None:
         slope = max((last.value - first.value) / (x1 - x0), 0.0)
@@ -288,7 +287,7 @@ def empty_kernel(evidence: Evidence) -> Constant:
 
 def direct(evidence: Evidence) -> dict[str, Constant]:
     """Every constant of launches and graphs that some benchmark shows by itself."""
-    parts = (_calls, _around_a_kernel, _waiting, gaps, _queue, _lives)
+    parts = (_calls, _around_a_kernel, _waiting, gaps, _lives)
     return dict(itertools.chain.from_iterable(part(evidence) for part in parts))
 
 
@@ -342,8 +341,7 @@ def _around_a_kernel(evidence: Evidence) -> Found:
         return
     half = combined([(0.5, of_rows(((1, trip), (-1, submit)))), (-0.5, empty)])
     assumed = "way and completion share equally what a round trip leaves: nothing watched the kernel begin"
-    for name in ("way", "complete"):
-        yield name, stand_in(half, assumed)
+    yield from dict.fromkeys(("way", "complete"), stand_in(half, assumed)).items()
 
 
 def _waiting(evidence: Evidence) -> Found:
@@ -387,12 +385,9 @@ def gaps(evidence: Evidence) -> Found:
             apart = max((abs(grid.value - writing.value) for grid in grids if grid is not None), default=0.0)
             longer = combined([(1, writing), (-1, own)], least=-math.inf)
             yield f"write_{way}", around(longer.value, max(half_width(longer), apart), longer.rests_on, least=-math.inf)
-        if way == "graph" and own is not None:
-            code = list(_model_gaps(evidence))
-            yield "code_graph", _spread(code, own) if len(code) > 1 else CODE
-        elif way == "graph":
-            yield "code_graph", CODE
         if way == "graph":
+            code = list(_model_gaps(evidence))
+            yield "code_graph", _spread(code, own) if own is not None and len(code) > 1 else CODE
             yield from _wide(evidence)
         chains = [
             [gap(evidence, way, kernel=kernel, launch_streams=streams) for streams in ("two", "one")]
@@ -514,18 +509,14 @@ def _gaps_without_profiler(evidence: Evidence) -> Found:
 
 def _as_measured(constant: Constant) -> Constant:
     """The constant without its assumption, because what profilers are assumed to add cancels out in a run's steps."""
-    return msgspec.structs.replace(constant, assumed="")
-
-
-def _queue(evidence: Evidence) -> Found:
-    """The launches that wait before the call blocks, with the smallest arguments measured."""
-    depths = evidence.curve("launch_queue", "depth", "argument_bytes")
-    if depths:
-        yield "queue", of_row(depths[0][1])
+    return replace(constant, assumed="")
 
 
 def _lives(evidence: Evidence) -> Found:
-    """The replay call of the compiled loop, with the time that a node adds."""
+    """The launches that wait before the call blocks, with the smallest arguments measured; the replay call of the
+    compiled loop, with the time that a node adds."""
+    for _, row in evidence.curve("launch_queue", "depth", "argument_bytes")[:1]:
+        yield "queue", of_row(row)
     replays = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "relaunch", "nodes")]
     replay = straight(replays, ONE_SIZE)
     if replay is not None:

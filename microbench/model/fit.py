@@ -372,7 +372,10 @@ def fit(evidence: Evidence) -> Fit:
 
 def _fit(evidence: Evidence) -> Fit:
     known, measured = direct(evidence), steps(evidence)
-    known |= _calls_between(known, measured)
+    # Launch calls of steps with a count of arguments that no benchmark measured by itself.
+    calls = {step.call: (step.layer, step.arguments) for step in measured if step.way == "stream"}
+    between = {name: call_constant(known, *call) for name, call in calls.items() if name not in known}
+    known |= {name: constant for name, constant in between.items() if constant is not None}
     others = _stand_ins(known, measured)
     loosely = {
         name: around(constant.value, LOOSELY * half_width(constant), constant.rests_on, constant.assumed)
@@ -385,11 +388,20 @@ def _fit(evidence: Evidence) -> Fit:
     constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
     constants |= dict(copies(evidence, constants)) | dict(memory(evidence)) | dict(watched(evidence))
     constants |= dict(transitions(evidence, constants))
+    # The largest values that were measured.
+    sizes = [whole(row, "size_bytes") for row in evidence.rows("link_copy")]
+    forks = [whole(row, "branches") for row in evidence.rows("graph_shape", "graph")]
+    streams = [*evidence.rows("launch_cost", "throughput"), *evidence.rows("launch_duration", "period")]
+    launches = [row.measurement.calls_per_sample for row in streams]
     return Fit(
         constants=constants,
         layers=tuple(dict.fromkeys(layer for layer, _ in map(_called, constants) if layer)),
         misfit=misfits(measured, calibration, constants),
-        reach=_reach(evidence, measured, constants),
+        reach=Reach(
+            kernels=max([step.kernels for step in measured] + launches, default=1),
+            copy_bytes=max(sizes, default=0),
+            streams=max(forks, default=1) if "front_end" in constants else 1,
+        ),
         device=evidence.device,
         run_id=evidence.run.run_id,
         titles=layer_titles(evidence.run),
@@ -488,13 +500,6 @@ def _as_the_loop_replays(loop: Constant, layer: str) -> Constant:
     return stand_in(loop, f"the replay call of {layer} is that of the compiled loop", 2.0)
 
 
-def _calls_between(known: Mapping[str, Constant], measured: Iterable[TimedStep]) -> dict[str, Constant]:
-    """Launch calls of steps with a count of arguments that no benchmark measured by itself."""
-    calls = {step.call: (step.layer, step.arguments) for step in measured if step.way == "stream"}
-    between = {name: call_constant(known, *call) for name, call in calls.items() if name not in known}
-    return {name: constant for name, constant in between.items() if constant is not None}
-
-
 def _stand_ins(known: Mapping[str, Constant], measured: Iterable[TimedStep]) -> dict[str, Constant]:
     """Stand-ins for constants that only steps show: a launch's way, the compiled loop's replay call."""
     others = {}
@@ -530,19 +535,6 @@ def _settled(priors: Mapping[str, Constant], measured: list[TimedStep], calibrat
     return settled
 
 
-def _reach(evidence: Evidence, measured: list[TimedStep], constants: Mapping[str, Constant]) -> Reach:
-    """The largest values that were measured."""
-    sizes = [whole(row, "size_bytes") for row in evidence.rows("link_copy")]
-    forks = [whole(row, "branches") for row in evidence.rows("graph_shape", "graph")]
-    streams = [*evidence.rows("launch_cost", "throughput"), *evidence.rows("launch_duration", "period")]
-    launches = [row.measurement.calls_per_sample for row in streams]
-    return Reach(
-        kernels=max([step.kernels for step in measured] + launches, default=1),
-        copy_bytes=max(sizes, default=0),
-        streams=max(forks, default=1) if "front_end" in constants else 1,
-    )
-
-
 def fit_for(run: Run, workload: Workload, adding: Sequence[str] = ()) -> tuple[Evidence, Fit]:
     """The run's first GPU whose measurements suffice for the workload, and its fit with the workload's calls.
 
@@ -558,10 +550,8 @@ def fit_for(run: Run, workload: Workload, adding: Sequence[str] = ()) -> tuple[E
                 check_sizes(workload, evidence.gpu)
             return evidence, with_calls(fitted, workload)
         lacking = lacking or absent
-    raise RunUnreadableError(
-        f"run {run.run_id} has no figures of {', '.join(lacking)}, which the prediction rests on",
-        f"{run_command(lacking, adding)} measures them",
-    )
+    cause = f"run {run.run_id} has no figures of {', '.join(lacking)}, which the prediction rests on"
+    raise RunUnreadableError(cause, f"{run_command(lacking, adding)} measures them")
 
 
 def check_sizes(workload: Workload, gpu: GpuInfo) -> None:
@@ -571,10 +561,8 @@ def check_sizes(workload: Workload, gpu: GpuInfo) -> None:
         size = part.bytes if isinstance(part, Kernels) else part.size_bytes if isinstance(part, Copies) else 0
         if most and size > most:
             what = "a kernel moves" if isinstance(part, Kernels) else "a copy moves"
-            raise UsageError(
-                f"{what} {about_size(size)}, and the memory of the {gpu.name} holds {about_size(most)}",
-                "split it into several kernels or copies that each fit",
-            )
+            cause = f"{what} {about_size(size)}, and the memory of the {gpu.name} holds {about_size(most)}"
+            raise UsageError(cause, "split it into several kernels or copies that each fit")
 
 
 def suits(run: Run, workload: Workload) -> bool:

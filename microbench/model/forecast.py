@@ -10,6 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from microbench.core.errors import UsageError
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
@@ -31,7 +32,7 @@ from microbench.model.model import (
     wide,
 )
 from microbench.model.unknowns import HostTime
-from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
+from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 # Without a synchronise, steps overlap, so the time of one is the difference between many steps and half as many, per
 # step. Two steps are enough if each fills the queue.
@@ -204,13 +205,13 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
         one = known(host, share)
         return _known(one, fit, predict(one, fit, "stream"), replayed(share))
 
-    found = msgspec.structs.replace(at(), workload=workload, change=change)
+    found = replace(at(), workload=workload, change=change)
     if host is not None or shares:
         hosts = CASES if host is not None else CASES[:1]
         corners = itertools.starmap(at, itertools.product(hosts, ENDS if shares else ENDS[:1]))
         ends = tuple(sorted(corners, key=lambda end: end.stream.step_s))
         streams, graphed = [end.stream for end in ends], [end.graph for end in ends if end.graph is not None]
-        found = msgspec.structs.replace(
+        found = replace(
             found,
             stream=_between(found.stream, streams),
             graph=None if found.graph is None else _between(found.graph, graphed),
@@ -218,7 +219,7 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
             host=host,
             launch_bound_s=launch_bound_s(found, host) if host is not None else None,
         )
-    return msgspec.structs.replace(found, advice=_advice(found))
+    return replace(found, advice=_advice(found))
 
 
 def _known(known: Workload, fit: Fit, stream: Prediction, graph: Prediction | None) -> Forecast:
@@ -234,7 +235,7 @@ def _between(middle: Prediction, ends: Sequence[Prediction]) -> Prediction:
     low, high = (choose(ends, key=lambda end: end.step_s) for choose in (min, max))
     if low.step_s == high.step_s:
         return middle
-    return msgspec.structs.replace(middle, low_s=low.low_s, high_s=high.high_s, ends=(low, high))
+    return replace(middle, low_s=low.low_s, high_s=high.high_s, ends=(low, high))
 
 
 def launch_bound_s(found: Forecast, host: HostTime, share: unknowns.End = "typical") -> float | None:
@@ -242,7 +243,7 @@ def launch_bound_s(found: Forecast, host: HostTime, share: unknowns.End = "typic
 
     It includes the call as it was measured, also where a what-if changes the call or the layer.
     """
-    short = msgspec.structs.replace(found, workload=_shortened(found.workload, LONGEST_PERTURBED))
+    short = replace(found, workload=_shortened(found.workload, LONGEST_PERTURBED))
 
     def launch_bound(launch_s: float) -> bool:
         shares = _flow(short.at(launch_s - host.call_s, share), found.fit.values, "stream").shares()
@@ -389,19 +390,14 @@ def _shortened(workload: Workload, longest: int) -> Workload:
         return workload
     pieces = _pieces(workload.parts)
     count = max(round(len(pieces) * longest / _calls(workload.parts)), FEW_PIECES)
-    last = tuple(part for piece in pieces[-count:] for part in piece)[-longest:]
+    last = list(itertools.chain.from_iterable(pieces[-count:]))[-longest:]
     share = min(longest / max(_calls(last), 1), 1.0)
-    return msgspec.structs.replace(workload, parts=tuple(_share_of(part, share) for part in last))
-
-
-def _share_of(part: Part, share: float) -> Part:
-    match part:
-        case Kernels() | Copies():
-            return msgspec.structs.replace(part, count=max(round(part.count * share), 1))
-        case HostWork():
-            return HostWork(part.seconds * share)
-        case Wait() | Event():
-            return part
+    for place, part in enumerate(last):
+        if isinstance(part, Kernels | Copies):
+            last[place] = replace(part, count=max(round(part.count * share), 1))
+        elif isinstance(part, HostWork):
+            last[place] = HostWork(part.seconds * share)
+    return replace(workload, parts=tuple(last))
 
 
 def _pieces(parts: Iterable[Part]) -> list[list[Part]]:
@@ -469,29 +465,20 @@ def _changes(workload: Workload, fit: Fit) -> Iterator[tuple[str, str, Workload]
     """Each change that applies: its name, what to do, and the step with that done."""
     kernels = [part for part in workload.parts if isinstance(part, Kernels)]
     if any(layer != LOOP_LAYER for layer in workload.layers):
-        compiled = with_calls(fit, _each_kernels(workload, {"layer": LOOP_LAYER}))
+        compiled = with_calls(fit, workload.with_kernels(lambda part: replace(part, layer=LOOP_LAYER)))
         yield "layer", "launch from compiled code", unknowns.relaunched(workload, compiled, LOOP_LAYER)
     if any((part.host_s or 0.0) > 0 for part in kernels):
-        yield "host", "leave out the program's own host time between launches", _each_kernels(workload, {"host_s": 0.0})
+        without = workload.with_kernels(lambda part: replace(part, host_s=0.0))
+        yield "host", "leave out the program's own host time between launches", without
     waits = [index for index, part in enumerate(workload.parts) if isinstance(part, Wait)]
     if len(waits) > 1:
         rest = tuple(part for index, part in enumerate(workload.parts) if index not in waits[:-1])
-        yield "syncs", "wait once, at the end of the step", msgspec.structs.replace(workload, parts=rest)
+        yield "syncs", "wait once, at the end of the step", replace(workload, parts=rest)
     if any(part.count > 1 for part in kernels):
         yield "fuse", "fuse kernels in pairs: half as many, each twice as long", _fused(workload)
     if any(isinstance(part, Copies) and part.memory == "pageable" for part in workload.parts):
-        parts = tuple(
-            msgspec.structs.replace(part, memory="pinned") if isinstance(part, Copies) else part
-            for part in workload.parts
-        )
-        yield "pinned", "copy from and to pinned memory", msgspec.structs.replace(workload, parts=parts)
-
-
-def _each_kernels(workload: Workload, changes: Mapping[str, object]) -> Workload:
-    parts = tuple(
-        msgspec.structs.replace(part, **changes) if isinstance(part, Kernels) else part for part in workload.parts
-    )
-    return msgspec.structs.replace(workload, parts=parts)
+        parts = tuple(replace(part, memory="pinned") if isinstance(part, Copies) else part for part in workload.parts)
+        yield "pinned", "copy from and to pinned memory", replace(workload, parts=parts)
 
 
 def _fused(workload: Workload) -> Workload:
@@ -502,9 +489,9 @@ def _fused(workload: Workload) -> Workload:
             return (part,)
         own = [part.durations_s[index % len(part.durations_s)] for index in range(part.count)]
         sums = tuple(own[index] + own[index + 1] for index in range(0, part.count - 1, 2))
-        fused = msgspec.structs.replace(part, count=len(sums), durations_s=sums, bytes=part.bytes * 2)
-        left = msgspec.structs.replace(part, count=1, durations_s=tuple(own[-1:]))
+        fused = replace(part, count=len(sums), durations_s=sums, bytes=part.bytes * 2)
+        left = replace(part, count=1, durations_s=tuple(own[-1:]))
         return (fused, left) if part.count % 2 else (fused,)
 
     parts = tuple(fused for part in workload.parts for fused in pairs(part))
-    return msgspec.structs.replace(workload, parts=parts)
+    return replace(workload, parts=parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeVar
@@ -185,7 +185,9 @@ class _State:
                 handed_over: Moment = (called[0] + max(act.host_s - early_s, 0.0), called, _spent(act))
                 ready = (handed_over[0] + act.way_s, handed_over, "front end")
             begin = ready
-            for end in self._behind(stream, joins):
+            before = self._ends.get(stream, self._joined)
+            alone = () if before is None else (before,)
+            for end in self._ends.values() if joins and self._ends else alone:
                 if end[0] + gap_s > begin[0]:
                     begin = (end[0] + gap_s, end, "front end")
             if lane != "gpu":
@@ -209,14 +211,6 @@ class _State:
                 self._ends, self._joined = {}, left
             if lane != "gpu":
                 self._engines[lane] = end
-
-    def _behind(self, stream: int, joins: bool) -> Iterable[Moment]:
-        """The ends of earlier work that the next work of this stream must wait for."""
-        if joins and self._ends:
-            return self._ends.values()
-        if stream in self._ends:
-            return (self._ends[stream],)
-        return () if self._joined is None else (self._joined,)
 
     def _event(self, event: Event) -> None:
         """Record an event behind its stream's work, or let the stream wait for it."""

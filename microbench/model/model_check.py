@@ -61,18 +61,6 @@ class Check(msgspec.Struct, frozen=True):
     half_width: float
 
 
-def piece_of(evidence: Evidence, row: Row) -> Workload:
-    """A piece of the step that a row of step_time measured. A spin kernel has its length as argument, an empty one
-    none."""
-    kernels, waits, copy_bytes = (whole(row, name) for name in ("kernels", "waits", "copy_bytes"))
-    duration_ns = whole(row, "duration_ns")
-    duration_s, arguments = own_s(evidence, duration_ns), 1 if duration_ns else 0
-    piece: list[Part] = [Kernels(kernels // waits, (duration_s,), writes=False, arguments=arguments)]
-    if copy_bytes:
-        piece = [Copies("h2d", copy_bytes), *piece, Copies("d2h", copy_bytes)]
-    return Workload((*piece, Wait()), layer=str(row.params.get("layer", LOOP_LAYER)), second_stream=True)
-
-
 def check(measured: Evidence, fitted: Fit) -> Check | None:
     """Every measured step of a run against the predictions of a fit, of this run or another's; None without steps."""
     points = tuple(_points(measured, fitted))
@@ -95,7 +83,15 @@ def _points(evidence: Evidence, fitted: Fit) -> Iterator[Point]:
         ):
             if row.value <= 0 or not 0 < whole(row, "waits") <= whole(row, "kernels"):
                 continue
-            workload = piece_of(evidence, row)
+            # A piece of the step that a row of step_time measured. A spin kernel has its length as argument, an empty
+            # one none.
+            kernels, waits, copy_bytes = (whole(row, name) for name in ("kernels", "waits", "copy_bytes"))
+            duration_ns = whole(row, "duration_ns")
+            duration_s, arguments = own_s(evidence, duration_ns), 1 if duration_ns else 0
+            piece: list[Part] = [Kernels(kernels // waits, (duration_s,), writes=False, arguments=arguments)]
+            if copy_bytes:
+                piece = [Copies("h2d", copy_bytes), *piece, Copies("d2h", copy_bytes)]
+            workload = Workload((*piece, Wait()), layer=str(row.params.get("layer", LOOP_LAYER)), second_stream=True)
             try:
                 yield Point(row, way, predict(workload, with_calls(fitted, workload), way))
             except UsageError:  # the fit lacks what this step needs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -11,15 +10,14 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import msgspec
 
 from microbench.analysis.evidence import listed
 from microbench.core import files
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, nearest
 from microbench.core.model import TRANSFERS_PER_S
-from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import plain, short_size, typed_factor, typed_rate, typed_size, typed_time
 from microbench.model.options import ChangeOptions, StepOptions
 from microbench.model.whatif import Changes
@@ -29,7 +27,6 @@ from microbench.model.workload import (
     MOST_STREAMS,
     Copies,
     Event,
-    HostMemory,
     HostWork,
     Kernels,
     Part,
@@ -37,15 +34,15 @@ from microbench.model.workload import (
     Workload,
 )
 
-#
-# Each reader checks a value, returns it in SI units and raises UsageError. ``where`` is the place for the error:
-# "decode.toml, part 3, size" or "--copy-in".
-
 LONGEST_SHOWN = 40
 # Times of a trace are at most a day.
 LONGEST_TRACE_S = 86400.0
 # Every name and alias of a layer (lower case), and the layer's name.
 LayerNames = Mapping[str, str]
+
+# Each reader checks a value, returns it in SI units and raises UsageError. ``where`` is the place for the error:
+# "decode.toml, part 3, size" or "--copy-in".
+Reader = Callable[[Any, str], object]
 
 
 def whole(value: object, where: str, least: int, most: int) -> int:
@@ -76,6 +73,14 @@ def seconds(value: object, where: str) -> float:
     return typed(typed_time, text, where)
 
 
+def durations(value: object, where: str) -> tuple[float, ...]:
+    """A time, or a list of times that the kernels use in turn."""
+    several = value if isinstance(value, list) else [value]
+    if not several:
+        raise UsageError(f"{where}: the list is empty", 'give "6us", or ["3us", "9us"] to be used in turn')
+    return tuple(seconds(each, where) for each in several)
+
+
 def size_bytes(value: object, where: str, least: int = 0) -> int:
     """A size with its unit, or a whole number of bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -97,10 +102,40 @@ def words(value: object, where: str) -> str:
     return value
 
 
+def unit(value: object, where: str) -> str:
+    """What a step makes, in a word short enough for a table."""
+    text = words(value, where).strip()
+    if not 0 < len(text) <= LONGEST_UNIT:
+        cause = f"{where}: {shown(value)} is too long" if text else f"{where}: it is empty"
+        raise UsageError(cause, f'give a word of at most {LONGEST_UNIT} characters, such as "token"')
+    return text
+
+
+def flag(value: object, where: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{where} is neither true nor false", f"{where.rpartition(' ')[2]} = true, or leave it out")
+    return value
+
+
+def true(value: object, where: str) -> bool:
+    """True."""
+    if value is not True:
+        raise UsageError(f"{where}: {shown(value)} is not true", f"{where.rpartition(' ')[2]} = true, or leave it out")
+    return value
+
+
 def one_of(value: object, where: str, allowed: Sequence[str]) -> str:
     """A word out of a few."""
     if not isinstance(value, str) or value not in allowed:
         raise UsageError(f"{where}: there is no {shown(value)}", _nearest(str(value), allowed, allowed))
+    return value
+
+
+def lanes(value: int, where: str) -> int:
+    """The lanes of a PCIe link."""
+    if value not in LANES:
+        raise UsageError(f"{where}: there is no link of {value} lanes", f"choose one of {', '.join(map(str, LANES))}")
     return value
 
 
@@ -115,8 +150,8 @@ def layer_named(value: object, where: str, layers: LayerNames) -> str:
 
 def _nearest(text: str, known: Iterable[str], listed: Iterable[str]) -> str:
     """The next step of an error about an unknown word: the nearest known one, and what there is."""
-    near = difflib.get_close_matches(text, list(known), n=1)
-    return (f"did you mean {near[0]}? there are " if near else "choose one of ") + ", ".join(listed)
+    near = nearest(text, known)
+    return (f"{near} there are " if near else "choose one of ") + ", ".join(listed)
 
 
 def typed(read: Callable[[str], float], text: str, where: str) -> float:
@@ -151,66 +186,93 @@ def shown(value: object) -> str:
 
 
 LANES = (1, 2, 4, 8, 12, 16, 32)
-
-
-Reader = Callable[[Any, str], object]
-
-
-def _lanes(value: int, where: str) -> int:
-    if value not in LANES:
-        raise UsageError(f"{where}: there is no link of {value} lanes", f"choose one of {', '.join(map(str, LANES))}")
-    return value
-
-
-# Of each change its option and how its value is read.
-CHANGES: Mapping[str, tuple[str, Reader]] = {
-    "submit_s": ("submit", seconds),
-    "gap_s": ("gap", seconds),
-    "graph_gap_s": ("graph_gap", seconds),
-    "replay_s": ("replay", seconds),
-    "memory_rate": ("memory", partial(typed, typed_rate)),
-    "pcie_generation": ("pcie_gen", partial(whole, least=min(TRANSFERS_PER_S), most=max(TRANSFERS_PER_S))),
-    "lanes": ("lanes", _lanes),
-    "kernel_time": ("kernel_time", partial(typed, typed_factor)),
-    "host_time": ("host_time", partial(typed, typed_factor)),
-}
-
-
-def changes(options: ChangeOptions, layers: LayerNames) -> Changes:
-    """The changes that the options ask for. Raises UsageError for a text that cannot be read."""
-    read: dict[str, Any] = {}
-    for name, (option, reader) in CHANGES.items():
-        value = getattr(options, option)
-        read[name] = None if value is None else reader(value, _option(option))
-    layer = options.to_layer
-    return Changes(**read, layer=None if layer is None else layer_named(layer, "--to-layer", layers))
-
-
-Table = Mapping[str, object]
-# The key that says what kind of part a table is, and the other keys it may have.
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "kernels": ("duration", "bytes", "arguments", "host", "layer", "stream", "blocks", "sm_share", "memset"),
-    "copy": ("size", "count", "memory", "stream", "host"),
-    "sync": (),
-    "repeat": ("parts",),
-    "host": (),
-    "record_event": ("stream",),
-    "wait_event": ("stream", "earlier"),
-}
-WHAT_A_PART_IS = (
-    'each part is one of: kernels = N, copy = "h2d" or "d2h", sync = true, host = "200us", repeat = N, '
-    "record_event = N, wait_event = N"
-)
 # A kernel's parameters are 8 bytes or less each in at most 32 764 bytes. Source: CUDA C++ Programming Guide, 12.1.
 MOST_ARGUMENTS = 4095
 # A grid's x dimension. Source: CUDA C++ Programming Guide, technical specifications.
 MOST_BLOCKS = (1 << 31) - 1
 MOST_PARTS = 10_000
-EXAMPLES = {
-    "duration": 'duration = "6us" or bytes = "12 MB"',
-    "size": 'size = "16 KiB"',
-    "parts": 'parts = [{kernels = 3, duration = "2us"}, …]',
+MOST_REPLAYS = 10**9
+# What fits a column of a table.
+MOST_PER_STEP, LONGEST_UNIT = 10**9, 24
+
+COUNT, STREAM = partial(whole, least=1, most=MOST_KERNELS), partial(whole, least=0, most=MOST_STREAMS - 1)
+# What both files and options say of kernels and of a step; a layer is read by the names that the caller knows.
+OF_KERNELS: Mapping[str, Reader] = {
+    "arguments": partial(whole, least=0, most=MOST_ARGUMENTS), "host": seconds,
+    "blocks": partial(whole, least=1, most=MOST_BLOCKS), "sm_share": partial(number, most=1.0),
+}  # fmt: skip
+OF_A_STEP: Mapping[str, Reader] = {
+    "streams": partial(whole, least=1, most=MOST_STREAMS), "replays": partial(whole, least=1, most=MOST_REPLAYS),
+}  # fmt: skip
+# The keys of each kind of part, first the one that says which it is, and how the value of each is read.
+KINDS: Mapping[str, Mapping[str, Reader]] = {
+    "kernels": {
+        "kernels": COUNT, "duration": durations, "bytes": size_bytes, **OF_KERNELS, "layer": words, "stream": STREAM,
+        "memset": flag,
+    },
+    "copy": {
+        "copy": partial(one_of, allowed=("h2d", "d2h")), "size": partial(size_bytes, least=1), "count": COUNT,
+        "memory": partial(one_of, allowed=("pinned", "pageable")), "host": seconds, "stream": STREAM,
+    },
+    "sync": {"sync": true},
+    "repeat": {"repeat": partial(whole, least=1, most=MOST_PARTS), "parts": lambda value, where: value},
+    "host": {"host": seconds},
+    "record_event": {"record_event": partial(whole, least=0, most=MOST_KERNELS), "stream": STREAM},
+    "wait_event": {"wait_event": partial(whole, least=0, most=MOST_KERNELS), "stream": STREAM, "earlier": flag},
+}  # fmt: skip
+KEYS: Mapping[str, Reader] = {
+    "title": words, "about": words, "layer": words, **OF_A_STEP, "unit": unit,
+    "per_step": partial(number, most=MOST_PER_STEP), "part": lambda value, where: value,
+}  # fmt: skip
+OPTIONS: Mapping[str, Reader] = {
+    "kernels": COUNT, "duration": durations, "layer": words, **OF_KERNELS, **OF_A_STEP,
+    "syncs_per_step": partial(whole, least=0, most=MOST_PARTS), "copy_in": partial(size_bytes, least=1),
+    "copy_out": partial(size_bytes, least=1),
+}  # fmt: skip
+# Of each option of a what-if the change that it makes, and how its value is read.
+CHANGES: Mapping[str, tuple[str, Reader]] = {
+    "submit": ("submit_s", seconds), "gap": ("gap_s", seconds), "graph_gap": ("graph_gap_s", seconds),
+    "replay": ("replay_s", seconds), "memory": ("memory_rate", lambda text, where: typed(typed_rate, text, where)),
+    "pcie_gen": ("pcie_generation", partial(whole, least=min(TRANSFERS_PER_S), most=max(TRANSFERS_PER_S))),
+    "lanes": ("lanes", lanes), "kernel_time": ("kernel_time", lambda text, where: typed(typed_factor, text, where)),
+    "host_time": ("host_time", lambda text, where: typed(typed_factor, text, where)), "to_layer": ("layer", words),
+}  # fmt: skip
+# What a part lacks without any of these keys, and an example.
+NEEDED = {
+    "kernels": (("duration", "bytes"), "how long its kernels take", 'duration = "6us" or bytes = "12 MB"'),
+    "copy": (("size",), "how much it copies", 'size = "16 KiB"'),
+    "repeat": (("parts",), "what is repeated", 'parts = [{kernels = 3, duration = "2us"}, …]'),
+    "record_event": (("stream",), "which stream", "record_event = 1, stream = 0"),
+    "wait_event": (("stream",), "which stream", "wait_event = 1, stream = 0"),
 }
+# What the fields of the parts are called where their keys have other names.
+FIELDS = {
+    "kernels": "count", "duration": "durations_s", "host": "host_s", "copy": "direction", "size": "size_bytes",
+    "record_event": "number", "wait_event": "number", "part": "parts",
+}  # fmt: skip
+WHAT_A_PART_IS = (
+    'each part is one of: kernels = N, copy = "h2d" or "d2h", sync = true, host = "200us", repeat = N, '
+    "record_event = N, wait_event = N"
+)
+AN_EXAMPLE = "see the examples: microbench predict --help names them"
+
+
+def _fields(given: Mapping[str, Any], readers: Mapping[str, Reader], where: str, layers: LayerNames) -> dict[str, Any]:
+    """What was given, checked and in SI units, by the names of the fields. Keys without a value are left out."""
+    readers = dict(readers) | dict.fromkeys(("layer", "to_layer"), partial(layer_named, layers=layers))
+    places = {key: f"{where}, {key}" if where else _option(key) for key in given}
+    read = ((key, readers[key](value, places[key])) for key, value in given.items() if value is not None)
+    return {FIELDS.get(key, key): value for key, value in read}
+
+
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def changes(options: ChangeOptions, layers: LayerNames) -> Changes:
+    """The changes that the options ask for. Raises UsageError for a text that cannot be read."""
+    read = _fields(vars(options), {option: reader for option, (_, reader) in CHANGES.items()}, "", layers)
+    return Changes(**{CHANGES[option][0]: value for option, value in read.items()})
 
 
 def parts(tables: object, where: str, layers: LayerNames) -> tuple[Part, ...]:
@@ -225,106 +287,42 @@ def _each(tables: object, where: str, word: str, layers: LayerNames) -> Iterator
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"{where}: {word} is not a list of tables", f"write [[{word}]] above each; {WHAT_A_PART_IS}")
     for index, table in enumerate(tables, start=1):
-        yield from _part(cast(Table, table), f"{where}, part {index}", layers)
+        yield from _part(table, f"{where}, part {index}", layers)
 
 
-def _part(table: Table, where: str, layers: LayerNames) -> Iterator[Part]:
-    kind = _kind(table, where)
-    unknown = [key for key in table if key not in (kind, *KINDS[kind])]
-    if unknown:
-        allowed = ", ".join((kind, *KINDS[kind]))
-        raise UsageError(f"{where}: there is no key {plain(unknown[0], 40)} in a {kind} part", f"it may have {allowed}")
-    match kind:
-        case "kernels":
-            yield _kernels(table, where, layers)
-        case "copy":
-            yield _copies(table, where)
-        case "sync":
-            if table["sync"] is not True:
-                raise UsageError(f"{where}, sync: {shown(table['sync'])} is not true", "sync = true, or leave it out")
-            yield Wait()
-        case "repeat":
-            yield from _repeated(table, where, layers)
-        case "host":
-            yield HostWork(seconds(table["host"], f"{where}, host"))
-        case _:
-            if "stream" not in table:
-                raise UsageError(f"{where}: nothing says which stream", f"{kind} = 1, stream = 0")
-            number = whole(table[kind], f"{where}, {kind}", 0, MOST_KERNELS)
-            earlier = _flag(table, "earlier", where, "wait_event = 1, stream = 0, earlier = true")
-            yield Event(number, _stream(table, where), awaited=kind == "wait_event", earlier=earlier)
-
-
-def _kind(table: Table, where: str) -> str:
-    """What kind of part a table is. Kernels may have a host time, which by itself is a part of its own."""
+def _part(table: Mapping[str, Any], where: str, layers: LayerNames) -> Iterator[Part]:
     kinds = [kind for kind in KINDS if kind in table]
-    if kinds in (["kernels", "host"], ["copy", "host"]):
-        return kinds[0]
+    if kinds in (["kernels", "host"], ["copy", "host"]):  # a host time by itself is a part of its own
+        kinds = kinds[:1]
     if len(kinds) != 1:
         cause = f"is both {' and '.join(kinds)}" if kinds else "does not say what it is"
         raise UsageError(f"{where} {cause}", WHAT_A_PART_IS)
-    return kinds[0]
+    (kind,) = kinds
+    unknown = [key for key in table if key not in KINDS[kind]]
+    if unknown:
+        allowed = ", ".join(KINDS[kind])
+        raise UsageError(f"{where}: there is no key {plain(unknown[0], 40)} in a {kind} part", f"it may have {allowed}")
+    keys, what, example = NEEDED.get(kind, ((), "", ""))
+    if keys and not any(key in table for key in keys):
+        raise UsageError(f"{where}: nothing says {what}", example)
+    read = _fields(table, KINDS[kind], where, layers)
+    match kind:
+        case "kernels":
+            lengths_s = read.pop("durations_s", (0.0,))[: read["count"]]
+            yield Kernels(durations_s=lengths_s, **read | {"bytes": float(read.get("bytes", 0))})
+        case "copy":
+            yield Copies(**read)
+        case "sync":
+            yield Wait()
+        case "repeat":
+            yield from _repeated(read["parts"], read["repeat"], where, layers)
+        case "host":
+            yield HostWork(read["host_s"])
+        case _:
+            yield Event(**read, awaited=kind == "wait_event")
 
 
-def _flag(table: Table, key: str, where: str, example: str) -> bool:
-    value = table.get(key, False)
-    if not isinstance(value, bool):
-        raise UsageError(f"{where}, {key} is neither true nor false", example)
-    return value
-
-
-def _kernels(table: Table, where: str, layers: LayerNames) -> Kernels:
-    if "duration" not in table and "bytes" not in table:
-        raise UsageError(f"{where}: nothing says how long its kernels take", EXAMPLES["duration"])
-    layer = table.get("layer")
-    count = whole(table["kernels"], f"{where}, kernels", 1, MOST_KERNELS)
-    return Kernels(
-        count=count,
-        durations_s=durations(table.get("duration", 0), f"{where}, duration")[:count],
-        bytes=float(size_bytes(table.get("bytes", 0), f"{where}, bytes")),
-        arguments=whole(table.get("arguments", 0), f"{where}, arguments", 0, MOST_ARGUMENTS),
-        host_s=seconds(table["host"], f"{where}, host") if "host" in table else None,
-        layer=None if layer is None else layer_named(layer, f"{where}, layer", layers),
-        stream=_stream(table, where) if "stream" in table else None,
-        blocks=whole(table["blocks"], f"{where}, blocks", 1, MOST_BLOCKS) if "blocks" in table else None,
-        sm_share=number(table["sm_share"], f"{where}, sm_share", 1.0) if "sm_share" in table else None,
-        memset=_flag(table, "memset", where, 'kernels = 1, duration = "0.8us", memset = true'),
-    )
-
-
-def durations(value: object, where: str) -> tuple[float, ...]:
-    """A time, or a list of times that the kernels use in turn."""
-    several = value if isinstance(value, list) else [value]
-    if not several:
-        raise UsageError(f"{where}: the list is empty", 'give "6us", or ["3us", "9us"] to be used in turn')
-    return tuple(seconds(each, where) for each in several)
-
-
-def _copies(table: Table, where: str) -> Copies:
-    if "size" not in table:
-        raise UsageError(f"{where}: nothing says how much it copies", EXAMPLES["size"])
-    direction = one_of(table["copy"], f"{where}, copy", ("h2d", "d2h"))
-    memory = one_of(table.get("memory", "pinned"), f"{where}, memory", ("pinned", "pageable"))
-    return Copies(
-        direction=cast(Literal["h2d", "d2h"], direction),
-        size_bytes=size_bytes(table["size"], f"{where}, size", least=1),
-        count=whole(table.get("count", 1), f"{where}, count", 1, MOST_KERNELS),
-        memory=cast(HostMemory, memory),
-        stream=_stream(table, where) if "stream" in table else None,
-        host_s=seconds(table["host"], f"{where}, host") if "host" in table else 0.0,
-    )
-
-
-def _stream(table: Table, where: str) -> int:
-    """Which stream, counted from 0; ``checked`` says later whether the workload has that many streams."""
-    return whole(table["stream"], f"{where}, stream", 0, MOST_STREAMS - 1)
-
-
-def _repeated(table: Table, where: str, layers: LayerNames) -> list[Part]:
-    if "parts" not in table:
-        raise UsageError(f"{where}: nothing says what is repeated", EXAMPLES["parts"])
-    count = whole(table["repeat"], f"{where}, repeat", 1, MOST_PARTS)
-    inner = table["parts"]
+def _repeated(inner: object, count: int, where: str, layers: LayerNames) -> list[Part]:
     if isinstance(inner, list) and any(isinstance(part, dict) and "repeat" in part for part in inner):
         raise UsageError(f"{where}: a repeat stands inside a repeat", "write out one of the two")
     read = list(_each(inner, where, "parts", layers))
@@ -333,11 +331,6 @@ def _repeated(table: Table, where: str, layers: LayerNames) -> list[Part]:
     return read * count
 
 
-KEYS = ("title", "about", "layer", "streams", "replays", "unit", "per_step", "part")
-MOST_REPLAYS = 10**9
-# What fits a column of a table.
-MOST_PER_STEP, LONGEST_UNIT = 10**9, 24
-AN_EXAMPLE = "see the examples: microbench predict --help names them"
 # The parser's time grows with the square of a dotted key's words, and Python refuses to write an endless whole number.
 MOST_WORDS, MOST_DIGITS = 16, 200
 TOO_MUCH = re.compile(
@@ -356,31 +349,10 @@ def parsed(text: str, name: str, layers: LayerNames) -> Workload:
         raise UsageError(f"{name} is not TOML: {plain(error)}", AN_EXAMPLE) from None
     unknown = [key for key in table if key not in KEYS]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], KEYS, n=1)
-        step = f"did you mean {near[0]}?" if near else f"it may have {', '.join(KEYS)}"
+        step = nearest(unknown[0], KEYS) or f"it may have {', '.join(KEYS)}"
         raise UsageError(f"{name}: there is no key {plain(unknown[0], 40)}", step)
-    return checked(
-        Workload(
-            parts=parts(table.get("part", []), name, layers),
-            layer=layer_named(table.get("layer", LOOP_LAYER), f"{name}, layer", layers),
-            streams=whole(table.get("streams", 1), f"{name}, streams", 1, MOST_STREAMS),
-            replays=whole(table.get("replays", 1000), f"{name}, replays", 1, MOST_REPLAYS),
-            title=words(table.get("title", name), f"{name}, title"),
-            about=words(table.get("about", ""), f"{name}, about"),
-            unit=_unit(table.get("unit", "step"), f"{name}, unit"),
-            per_step=number(table.get("per_step", 1), f"{name}, per_step", MOST_PER_STEP),
-        ),
-        name,
-    )
-
-
-def _unit(value: object, where: str) -> str:
-    """What a step makes, in a word short enough for a table."""
-    text = words(value, where).strip()
-    if not 0 < len(text) <= LONGEST_UNIT:
-        cause = f"{where}: {shown(value)} is too long" if text else f"{where}: it is empty"
-        raise UsageError(cause, f'give a word of at most {LONGEST_UNIT} characters, such as "token"')
-    return text
+    read = {"title": name} | _fields(table, KEYS, name, layers)
+    return checked(Workload(**read | {"parts": parts(table.get("part", []), name, layers)}), name)
 
 
 def checked(workload: Workload, name: str) -> Workload:
@@ -390,16 +362,12 @@ def checked(workload: Workload, name: str) -> Workload:
     placed = (part.stream for part in workload.parts if isinstance(part, Kernels | Copies | Event))
     streams = [stream for stream in placed if stream is not None]
     if max(streams, default=0) >= workload.streams:
-        raise UsageError(
-            f"{name}: a part goes to stream {max(streams)}, and the step has {workload.streams}",
-            f"give it streams = {max(streams) + 1}; they are counted from 0",
-        )
+        cause = f"{name}: a part goes to stream {max(streams)}, and the step has {workload.streams}"
+        raise UsageError(cause, f"give it streams = {max(streams) + 1}; they are counted from 0")
     submitted = sum(part.count for part in workload.parts if isinstance(part, Kernels | Copies))
     if submitted > MOST_KERNELS:
-        raise UsageError(
-            f"{name}: {submitted} kernels and copies are too many for one step",
-            f"describe one with at most {MOST_KERNELS}",
-        )
+        next_step = f"describe one with at most {MOST_KERNELS}"
+        raise UsageError(f"{name}: {submitted} kernels and copies are too many for one step", next_step)
     return workload
 
 
@@ -438,10 +406,8 @@ def _path(name: str) -> Path:
         return shipped[name]
     if name.endswith(ENDING) or os.sep in name:
         return Path(name)
-    near = difflib.get_close_matches(name, shipped, n=1)
-    listed = f"the examples are {', '.join(shipped)}; a file of your own ends in {ENDING}"
-    step = f"did you mean {near[0]}? {listed}" if near else listed
-    raise UsageError(f"there is no workload {plain(name, 40)}", step)
+    step = f"the examples are {', '.join(shipped)}; a file of your own ends in {ENDING}"
+    raise UsageError(f"there is no workload {plain(name, 40)}", f"{nearest(name, shipped)} {step}".lstrip())
 
 
 # Neighbouring kernels whose times differ by less become one part where a file would be too large.
@@ -507,41 +473,32 @@ def _mean(run: Sequence[Kernels]) -> Kernels:
 def _keys(part: Part) -> Iterator[tuple[str, object]]:
     """The keys of a part's table and their values; those that are not given are left out."""
     match part:
-        case Kernels():
-            durations = [_time(each) for each in part.durations_s]
-            yield "kernels", part.count
-            yield "duration", durations[0] if len(durations) == 1 else durations
-            yield from (
-                (key, value) for key, value in (("bytes", int(part.bytes)), ("arguments", part.arguments)) if value
-            )
-            if part.host_s is not None:
-                yield "host", _time(part.host_s)
-            yield from _given(part, "layer", "stream", "blocks", "sm_share")
-            if part.memset:
-                yield "memset", True
-        case Copies():
-            yield from (("copy", part.direction), ("size", part.size_bytes), ("count", part.count))
-            yield "memory", part.memory
-            if part.host_s:
-                yield "host", _time(part.host_s)
-            yield from _given(part, "stream")
         case Wait():
             yield "sync", True
         case HostWork():
             yield "host", _time(part.seconds)
-        case Event():
-            yield from (("wait_event" if part.awaited else "record_event", part.number), ("stream", part.stream))
-            if part.earlier:
-                yield "earlier", True
-
-
-def _given(part: Part, *names: str) -> Iterator[tuple[str, object]]:
-    return ((name, value) for name in names if (value := getattr(part, name)) is not None)
+        case _:
+            kind = "kernels" if isinstance(part, Kernels) else "copy"
+            if isinstance(part, Event):
+                kind = "wait_event" if part.awaited else "record_event"
+            defaults = dict(zip(reversed(part.__struct_fields__), reversed(part.__struct_defaults__), strict=False))
+            for key in KINDS[kind]:
+                value = getattr(part, field := FIELDS.get(key, key))
+                if field not in defaults or value != defaults[field] or key in ALWAYS:
+                    yield key, WRITTEN[key](value) if key in WRITTEN else value
 
 
 def _time(seconds_: float) -> str:
     """A time to the ps, as this file is read."""
     return f"{seconds_ * 1e6:.6f}".rstrip("0").rstrip(".") + "us"
+
+
+# What is written also where it is the default, and how values are written that are read from a text.
+ALWAYS = ("duration", "count", "memory")
+WRITTEN: Mapping[str, Callable[[Any], object]] = {
+    "bytes": int, "host": _time,
+    "duration": lambda lengths: _time(lengths[0]) if len(lengths) == 1 else [_time(each) for each in lengths],
+}  # fmt: skip
 
 
 def _value(value: object) -> str:
@@ -561,75 +518,35 @@ def described(name: str | None, options: StepOptions, layers: LayerNames) -> Wor
 
     Raises UsageError.
     """
-    if name is None:
-        return _of_kernels(_uniform(options, layers), options)
     for field, value in vars(options).items():
-        if value is not None and field not in OVER_A_NAME:
+        if name is not None and value is not None and field not in OVER_A_NAME:
             raise UsageError(
                 f"a named workload has its own {_option(field)}",
                 "give either a workload or options for its kernels; "
                 f"{listed([_option(field) for field in OVER_A_NAME])} go with both",
             )
-    return _of_kernels(msgspec.structs.replace(read(name, layers), **_common(options, layers)), options)
-
-
-def _option(field: str) -> str:
-    return f"--{field.replace('_', '-')}"
-
-
-def _of_kernels(workload: Workload, options: StepOptions) -> Workload:
-    """The workload with what was typed about each of its kernels: host time for each launch, blocks, share of SMs."""
-    typed: dict[str, object] = {}
-    if options.host is not None:
-        typed["host_s"] = seconds(options.host, "--host")
-    if options.blocks is not None:
-        typed["blocks"] = whole(options.blocks, "--blocks", 1, MOST_BLOCKS)
-    if options.sm_share is not None:
-        typed["sm_share"] = number(options.sm_share, "--sm-share", 1.0)
-    parts = tuple(
-        msgspec.structs.replace(part, **typed) if isinstance(part, Kernels) else part for part in workload.parts
-    )
-    return msgspec.structs.replace(workload, parts=parts)
-
-
-def _common(options: StepOptions, layers: LayerNames) -> dict[str, object]:
-    """Who launches, on how many streams, how often; only what was typed."""
-    read: dict[str, object] = {}
-    if options.layer is not None:
-        read["layer"] = layer_named(options.layer, "--layer", layers)
-    if options.streams is not None:
-        read["streams"] = whole(options.streams, "--streams", 1, MOST_STREAMS)
-    if options.replays is not None:
-        read["replays"] = whole(options.replays, "--replays", 1, MOST_REPLAYS)
-    return read
-
-
-def _uniform(options: StepOptions, layers: LayerNames) -> Workload:
-    """Copy in, kernels parted evenly by the waits, copy out before the last wait."""
-    if options.kernels is None or options.duration is None:
+    if name is None and (options.kernels is None or options.duration is None):
         causes = {(True, False): "nothing says how many kernels", (False, True): "nothing says how long a kernel runs"}
-        raise UsageError(
-            causes.get((options.kernels is None, options.duration is None), "nothing says what the step does"),
-            f"give --kernels and --duration, a .toml file, or one of {', '.join(examples())}",
-        )
-    count = whole(options.kernels, "--kernels", 1, MOST_KERNELS)
-    waits = 1 if options.syncs_per_step is None else options.syncs_per_step
-    whole(waits, "--syncs-per-step", 0, min(count, MOST_PARTS))
-    kernels = Kernels(
-        count,
-        (seconds(options.duration, "--duration"),),
-        arguments=whole(options.arguments or 0, "--arguments", 0, MOST_ARGUMENTS),
-    )
-    parts: list[Part] = []
+        cause = causes.get((options.kernels is None, options.duration is None), "nothing says what the step does")
+        raise UsageError(cause, f"give --kernels and --duration, a .toml file, or one of {', '.join(examples())}")
+    given = _fields(vars(options), OPTIONS, "", layers)
+    of_step = {field: given.pop(field) for field in ("layer", *OF_A_STEP) if field in given}
+    of_kernels = {field: given.pop(field) for field in ("host_s", "blocks", "sm_share") if field in given}
+    workload = msgspec.structs.replace(Workload(_uniform(**given)) if name is None else read(name, layers), **of_step)
+    if name is None:
+        checked(workload, "the step")
+    return workload.with_kernels(lambda part: msgspec.structs.replace(part, **of_kernels))
+
+
+def _uniform(
+    count: int, durations_s: tuple[float, ...], arguments: int = 0, syncs_per_step: int = 1, copy_in: int = 0,
+    copy_out: int = 0,
+) -> tuple[Part, ...]:  # fmt: skip
+    """Copy in, kernels parted evenly by the waits, copy out before the last wait."""
+    waits = whole(syncs_per_step, "--syncs-per-step", 0, min(count, MOST_PARTS))
     each, more = divmod(count, max(waits, 1))
+    parts: list[Part] = [Copies("h2d", copy_in)] if copy_in else []
     for index in range(max(waits, 1)):
-        parts += [msgspec.structs.replace(kernels, count=each + (index < more)), Wait()]
-    last = parts.pop()
-    if options.copy_in is not None:
-        parts.insert(0, Copies("h2d", size_bytes(options.copy_in, "--copy-in", least=1)))
-    if options.copy_out is not None:
-        parts.append(Copies("d2h", size_bytes(options.copy_out, "--copy-out", least=1)))
-    if waits:
-        parts.append(last)
-    workload = Workload(parts=tuple(parts), layer=LOOP_LAYER)
-    return checked(msgspec.structs.replace(workload, **_common(options, layers)), "the step")
+        parts += [Kernels(each + (index < more), durations_s, arguments=arguments), Wait()]
+    parts[-1:] = [*([Copies("d2h", copy_out)] if copy_out else []), *([Wait()] if waits else [])]
+    return tuple(parts)

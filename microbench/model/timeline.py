@@ -92,16 +92,13 @@ def _limit(forecast: Forecast) -> Finding:
         title += f", for {idle(graph)} as a graph"
     step = alike(forecast.filled)
     full = "The launch queue is full, and further calls wait for room." if queue_full(stream) else ""
-    return Finding(
-        rule="timeline.limit",
-        severity="note",
-        title=title,
-        text=f"{_pace(forecast, step) if step is not None else _path(forecast)} {full}".rstrip(),
-        threshold="the critical path, each moment by what it was spent on"
+    text = f"{_pace(forecast, step) if step is not None else _path(forecast)} {full}".rstrip()
+    threshold = (
+        "the critical path, each moment by what it was spent on"
         if step is None
-        else "time per kernel in a stream is the longer of call and kernel + gap, in a graph kernel + gap",
-        rests_on=forecast.fit.rests_on(used(forecast)),
+        else "time per kernel in a stream is the longer of call and kernel + gap, in a graph kernel + gap"
     )
+    return Finding("timeline.limit", "note", title, text, threshold, forecast.fit.rests_on(used(forecast)))
 
 
 def _pace(forecast: Forecast, step: Alike) -> str:

@@ -6,12 +6,11 @@ operations and of typical model code. Where the share is not, it is predicted at
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, rests_on
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
@@ -88,9 +87,7 @@ def filled(workload: Workload, fit: Fit, host: End | float = "typical", share: E
     side by side, at the high end one after another. A kernel with as many blocks as SMs, or more, fills the GPU.
     """
 
-    def known(part: Part) -> Part:
-        if not isinstance(part, Kernels):
-            return part
+    def known(part: Kernels) -> Kernels:
         host_s, sm_share = part.host_s or 0.0, part.sm_share or 0.0
         if _lacks_host(part, workload):
             host_s = _beyond_s(fit, part.layer or workload.layer, part.arguments, host)
@@ -98,9 +95,9 @@ def filled(workload: Workload, fit: Fit, host: End | float = "typical", share: E
             sm_share = min(part.blocks / fit.sms, 1.0)
         elif _lacks_share(part, workload, fit.sms):
             sm_share = 1.0 if share == "high" else 0.0
-        return msgspec.structs.replace(part, host_s=host_s, sm_share=sm_share)
+        return replace(part, host_s=host_s, sm_share=sm_share)
 
-    return msgspec.structs.replace(workload, parts=tuple(known(part) for part in workload.parts))
+    return workload.with_kernels(known)
 
 
 def relaunched(workload: Workload, fit: Fit, layer: str) -> Workload:
@@ -109,16 +106,14 @@ def relaunched(workload: Workload, fit: Fit, layer: str) -> Workload:
     A launch that took less than its layer's call takes the same share of the new call.
     """
 
-    def through(part: Part) -> Part:
-        if not isinstance(part, Kernels):
-            return part
+    def through(part: Kernels) -> Kernels:
         host_s = part.host_s
         if host_s is not None and host_s < 0:
             calls = [fit.values[call_name(name, part.arguments)] for name in (part.layer or workload.layer, layer)]
             host_s *= calls[1] / calls[0]
-        return msgspec.structs.replace(part, layer=None, host_s=host_s)
+        return replace(part, layer=None, host_s=host_s)
 
-    return msgspec.structs.replace(workload, parts=tuple(through(part) for part in workload.parts), layer=layer)
+    return replace(workload.with_kernels(through), layer=layer)
 
 
 def host_of(workload: Workload, fit: Fit) -> HostTime | None:
@@ -166,16 +161,13 @@ def _call_s(fit: Fit, layer: str, arguments: int) -> float:
 
 def model_code(evidence: Evidence, call: Constant | None) -> tuple[ModelCode, ...]:
     """The examples of model code that a run measured, eager, in its order; none without PyTorch's own ``call``."""
-    return tuple(_examples(evidence, call)) if call is not None else ()
-
-
-def _examples(evidence: Evidence, call: Constant) -> Iterator[ModelCode]:
-    for row in itertools.chain.from_iterable(
-        in_quiet_rounds([row]) for row in evidence.rows(MODEL_CODE, "launch_submit", compiled="eager")
-    ):
-        model = str(row.params.get("model"))
-        step = evidence.row(MODEL_CODE, "submit", compiled="eager", model=model)
-        capture = evidence.row(MODEL_CODE, "capture", compiled="eager", model=model)
-        if row.value > 0:
+    found = []
+    for each in evidence.rows(MODEL_CODE, "launch_submit", compiled="eager") if call is not None else ():
+        (row,), model = in_quiet_rounds([each]), str(each.params.get("model"))
+        step, capture = (
+            evidence.row(MODEL_CODE, name, compiled="eager", model=model) for name in ("submit", "capture")
+        )
+        if call is not None and row.value > 0:
             share = capture.value / step.value if step is not None and capture is not None else None
-            yield ModelCode(model, row.value, call.value, share, rests_on(row))
+            found.append(ModelCode(model, row.value, call.value, share, rests_on(row)))
+    return tuple(found)

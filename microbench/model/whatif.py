@@ -79,10 +79,8 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
     then, described = change(workload, fit), list(_described_step(workload, changes, fit.titles))
     absent = missing(fit, then, WAYS)
     if absent:
-        raise UsageError(
-            f"run {fit.run_id} measured no launches through {', '.join(then.layers)}",
-            f"choose one of {', '.join(fit.layers)}, or measure it: {run_command(absent, adding)}",
-        )
+        cause = f"run {fit.run_id} measured no launches through {', '.join(then.layers)}"
+        raise UsageError(cause, f"choose one of {', '.join(fit.layers)}, or measure it: {run_command(absent, adding)}")
     fit = with_calls(fit, then)
     used = {name for way in WAYS for name in needed(then, way)}
     new: dict[str, Constant] = {}
@@ -334,25 +332,19 @@ def _way(pair: BeforeAfter, names: tuple[str, str]) -> Finding:
     idling = [idle(prediction) for prediction in pair.both]
     where = "In the stream" if pair.after.way == "stream" else "As a graph"
     title = f"{where} {first} {names[0]}, {then} {names[1]}"
-    return Finding(
-        rule=f"whatif.{pair.after.way}",
-        severity="note",
-        title=f"{where} {first}, {names[0]} as {names[1]}" if first == then else title,
-        text=f"The GPU idles for {idling[0]} of the step {names[0]}, for {idling[1]} {names[1]}.",
-        threshold="what most of the critical path is spent on",
-    )
+    title = f"{where} {first}, {names[0]} as {names[1]}" if first == then else title
+    text = f"The GPU idles for {idling[0]} of the step {names[0]}, for {idling[1]} {names[1]}."
+    threshold = "what most of the critical path is spent on"
+    return Finding(f"whatif.{pair.after.way}", "note", title, text, threshold)
 
 
 def _unused(changes: Sequence[Change]) -> Iterator[Finding]:
     unused = [change.what for change in changes if not change.matters]
     if unused:
-        yield Finding(
-            rule="whatif.unused",
-            severity="warning",
-            title=f"Nothing in this step uses what was changed: {'; '.join(unused)}",
-            text=(
-                "The memory's rate matters to kernels with bytes, the PCIe link to pinned copies: pageable ones go at "
-                "the host's pace. A factor on host time needs a step that has some: --host, or host in its file."
-            ),
-            threshold="no way of submitting the step rests on it",
+        title = f"Nothing in this step uses what was changed: {'; '.join(unused)}"
+        text = (
+            "The memory's rate matters to kernels with bytes, the PCIe link to pinned copies: pageable ones go at "
+            "the host's pace. A factor on host time needs a step that has some: --host, or host in its file."
         )
+        threshold = "no way of submitting the step rests on it"
+        yield Finding("whatif.unused", "warning", title, text, threshold)

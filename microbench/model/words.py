@@ -84,26 +84,14 @@ def findings(forecast: Forecast) -> list[Finding]:
     result = [gain(forecast), *outside(forecast), *_host(forecast)]
     result += [_pace(forecast, way) for way in (forecast.stream, forecast.graph) if way is not None]
     if not forecast.advice:
-        result.append(
-            Finding(
-                rule="prediction.advice",
-                severity="good",
-                title="Nothing about its submission is worth changing",
-                text="The model tried a graph, another layer, fewer waits, fused kernels and pinned copies.",
-                threshold=f"a change is worth it if it saves {round_percent(WORTH)} of the step",
-            )
-        )
+        text = "The model tried a graph, another layer, fewer waits, fused kernels and pinned copies."
+        threshold = f"a change is worth it if it saves {round_percent(WORTH)} of the step"
+        title = "Nothing about its submission is worth changing"
+        result.append(Finding("prediction.advice", "good", title, text, threshold))
     workload = forecast.workload
     if workload.about:
-        result.append(
-            Finding(
-                rule="prediction.workload",
-                severity="note",
-                title=f"About this workload: {workload.title}",
-                text=" ".join(workload.about.split()),
-                threshold="as its file says",
-            )
-        )
+        title, text = f"About this workload: {workload.title}", " ".join(workload.about.split())
+        result.append(Finding("prediction.workload", "note", title, text, "as its file says"))
     return result
 
 
@@ -133,14 +121,8 @@ def gain(forecast: Forecast) -> Finding:
     else:
         title = f"As a graph the step takes longer: {between(graph)} instead of {between(stream)}"
         text = "Its graphs are too short for a replay to be cheaper than the calls."
-    return Finding(
-        rule="prediction.gain",
-        severity=severity,
-        title=title,
-        text=text,
-        threshold=f"predicted, not measured; good above {LITTLE:g}×",
-        rests_on=forecast.fit.rests_on(used(forecast)),
-    )
+    threshold = f"predicted, not measured; good above {LITTLE:g}×"
+    return Finding("prediction.gain", severity, title, text, threshold, forecast.fit.rests_on(used(forecast)))
 
 
 def _in_stream(forecast: Forecast) -> str:
@@ -151,12 +133,13 @@ def _in_stream(forecast: Forecast) -> str:
     return " or ".join(both) or f"{between(forecast.stream)}{typical}"
 
 
-def paying(forecast: Forecast) -> str:
-    """What making the graph costs, and after how many steps that has paid; of a range, at both of its ends."""
+def paying(forecast: Forecast, *, parts: bool = True) -> str:
+    """What making the graph costs, and after how many steps that has paid; of a range, at both of its ends. With
+    ``parts`` it says what the cost consists of."""
     several, planned = forecast.ends or (forecast,), forecast.workload.replays
     costs = sorted(one.making_s for one in several)
     paid = sorted((one.break_even for one in several), key=lambda steps: math.inf if steps is None else steps)
-    made = f"Making the graph takes {two_times(costs[0], costs[-1])}{_making(forecast)}"
+    made = f"Making the graph takes {two_times(costs[0], costs[-1])}{_making(forecast) if parts else ''}"
     if paid[0] is None:
         return f"{made} and never pays off."
     words = [str(steps) if steps is not None else "never" for steps in dict.fromkeys((paid[0], paid[-1]))]
@@ -229,21 +212,17 @@ def _host(forecast: Forecast) -> Iterator[Finding]:
     if host is not None:
         layer = title_of(host.layer, forecast.fit.titles)
         fitted = ", fitted to single calls (launch_layers) and to steps (graph_gain)" if host.in_steps else ""
-        yield Finding(
-            rule="prediction.host",
-            severity="advice",
-            title=f"What your program does between two launches of {layer} is not known",
-            text=(
-                f"A bare call takes {as_time(host.call_s)}{fitted}. A launch of typical model code takes "
-                f"{as_time(host.typical_s)} ({host.source})."
-            ),
-            advice=(
-                f"Record your program: `{WATCH}` says what it does there, and foresees its graph. Or give --host: the "
-                f"time of a launch less {as_time(host.call_s)}."
-            ),
-            threshold="a framework's layer without --host",
-            rests_on=host.rests_on,
+        title = f"What your program does between two launches of {layer} is not known"
+        text = (
+            f"A bare call takes {as_time(host.call_s)}{fitted}. A launch of typical model code takes "
+            f"{as_time(host.typical_s)} ({host.source})."
         )
+        threshold = "a framework's layer without --host"
+        advice = (
+            f"Record your program: `{WATCH}` says what it does there, and foresees its graph. Or give --host: the "
+            f"time of a launch less {as_time(host.call_s)}."
+        )
+        yield Finding("prediction.host", "advice", title, text, threshold, host.rests_on, advice=advice)
 
 
 def _pace(forecast: Forecast, way: Prediction) -> Finding:
@@ -258,13 +237,10 @@ def _pace(forecast: Forecast, way: Prediction) -> Finding:
     if way.limit == "link":
         other = f"copies take the link {as_time(way.shares['link'])}"
     name = "In the stream" if way.way == "stream" else "As a graph"
-    return Finding(
-        rule=f"prediction.{way.way}",
-        severity="note",
-        title=f"{name} {paces(way)}: the GPU idles for {idle(way)} of the time",
-        text=f"In one step kernels take the GPU {as_time(busy_s['gpu'])}{summed}; {other}.",
-        threshold="what most of the critical path is spent on",
-    )
+    title = f"{name} {paces(way)}: the GPU idles for {idle(way)} of the time"
+    text = f"In one step kernels take the GPU {as_time(busy_s['gpu'])}{summed}; {other}."
+    threshold = "what most of the critical path is spent on"
+    return Finding(f"prediction.{way.way}", "note", title, text, threshold)
 
 
 def paces(way: Prediction) -> str:
@@ -278,13 +254,10 @@ def outside(forecast: Forecast) -> Iterator[Finding]:
     ways = [way for way in (forecast.stream, forecast.graph) if way is not None]
     beyond = dict.fromkeys(words for way in ways for words in way.outside)
     if beyond:
-        yield Finding(
-            rule="prediction.outside",
-            severity="warning",
-            title="This is an extrapolation beyond what was measured",
-            text=f"The step has {'; '.join(beyond)}. The intervals do not cover that.",
-            threshold="larger than the largest measured",
-        )
+        title = "This is an extrapolation beyond what was measured"
+        text = f"The step has {'; '.join(beyond)}. The intervals do not cover that."
+        threshold = "larger than the largest measured"
+        yield Finding("prediction.outside", "warning", title, text, threshold)
 
 
 def _certainty(forecast: Forecast) -> Finding:
@@ -297,17 +270,13 @@ def _certainty(forecast: Forecast) -> Finding:
     text = f"For 95 % of the {steps} measured steps the model is {off}."
     if not steps:
         text = f"The run measured no steps to check the model against; it is assumed to be {off}."
-    return Finding(
-        rule="prediction.interval",
-        severity="note" if steps else "advice",
-        title=f"The step's time is known {listed(within)}",
-        text=text,
-        advice="" if steps else "Measure graph_gain to check it.",
-        threshold=(
-            "at 95 %, root of the sum of squares of the constants' intervals and the model's misfit, which is a share "
-            f"of the overhead and of {round_percent(OWN_SCATTERS)} of the kernels' and copies' own time"
-        ),
+    title = f"The step's time is known {listed(within)}"
+    threshold = (
+        "at 95 %, root of the sum of squares of the constants' intervals and the model's misfit, which is a share "
+        f"of the overhead and of {round_percent(OWN_SCATTERS)} of the kernels' and copies' own time"
     )
+    advice = "" if steps else "Measure graph_gain to check it."
+    return Finding("prediction.interval", "note" if steps else "advice", title, text, threshold, advice=advice)
 
 
 def _known_within(way: Prediction) -> str:
@@ -331,13 +300,10 @@ def _assumed(forecast: Forecast) -> Iterator[Finding]:
         names = (*names, "calls in the capture")
     if by_words:
         count = sum(map(len, by_words.values()))
-        yield Finding(
-            rule="prediction.assumed",
-            severity="note",
-            title=f"{count} of {len(names)} constants {'is' if count == 1 else 'are'} assumed, not measured",
-            text=f"{'; '.join(f'{listed(several)}: {words}' for words, several in by_words.items())}.",
-            threshold="not measured by this run as the step has it",
-        )
+        title = f"{count} of {len(names)} constants {'is' if count == 1 else 'are'} assumed, not measured"
+        text = f"{'; '.join(f'{listed(several)}: {words}' for words, several in by_words.items())}."
+        threshold = "not measured by this run as the step has it"
+        yield Finding("prediction.assumed", "note", title, text, threshold)
 
 
 def _origin(forecast: Forecast, run_words: str, reference: bool, simulated: bool) -> Finding:
@@ -350,15 +316,9 @@ def _origin(forecast: Forecast, run_words: str, reference: bool, simulated: bool
     elif simulated:
         severity, title = "warning", f"The constants come from a simulated GPU: {run_words}"
         advice = "Do not apply them to a real one."
-    return Finding(
-        rule="prediction.origin",
-        severity=severity,
-        title=title,
-        text=f"They are fitted to {len(rows)} of its rows.",
-        advice=advice,
-        threshold="computed, not measured",
-        rests_on=rows,
-    )
+    text = f"They are fitted to {len(rows)} of its rows."
+    threshold = "computed, not measured"
+    return Finding("prediction.origin", severity, title, text, threshold, rows, advice=advice)
 
 
 def used(forecast: Forecast) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -108,6 +109,11 @@ class Workload(msgspec.Struct, frozen=True):
     def kernels(self) -> int:
         """The number of kernels in the step."""
         return sum(part.count for part in self.parts if isinstance(part, Kernels))
+
+    def with_kernels(self, change: Callable[[Kernels], Kernels]) -> Workload:
+        """The step with all of its kernels changed."""
+        parts = tuple(change(part) if isinstance(part, Kernels) else part for part in self.parts)
+        return msgspec.structs.replace(self, parts=parts)
 
     @property
     def layers(self) -> tuple[str, ...]:

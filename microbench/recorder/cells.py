@@ -40,6 +40,9 @@ SAMPLES_ROW = struct.Struct("<HHIqqIIIIQQQ")
 
 # A row of this kind is a collection of Python's garbage; ``place`` is the thread, and ``size`` the generation.
 COLLECTED = 0xFF08
+# A row of this kind is a time in which the main thread could run and had no processor; ``place`` is 0. Linux says how
+# long it was when it is over, so the row ends at about the right time.
+ABSENT = 0xFF09
 
 # A row of this kind is the end of a turn of a loop of Python, at ``begin_ns``; ``place`` is the thread and ``name`` the
 # key of the loop, whose text begins with OWN, BENEATH or neither. ``flags`` is 1 if the next turns are not noted.
@@ -78,6 +81,11 @@ def samples(thread: int, frame: int, begin_ns: int, end_ns: int, count: int, lat
 def collected(thread: int, begin_ns: int, end_ns: int, generation: int) -> bytes:
     """The row of a collection of garbage."""
     return SAMPLES_ROW.pack(COLLECTED, 0, 0, begin_ns, end_ns, 0, thread, 0, 0, generation, 0, 0)
+
+
+def absent(begin_ns: int, end_ns: int) -> bytes:
+    """The row of a time without a processor."""
+    return SAMPLES_ROW.pack(ABSENT, 0, 0, begin_ns, end_ns, 0, 0, 0, 0, 0, 0, 0)
 
 
 def turn(thread: int, loop: int, at_ns: int, last: int) -> bytes:

@@ -1,7 +1,7 @@
-"""Gets the C library that records programs: from the package, else compiled for this user.
+"""Gets the C library that records programs, or reads traces: from the package, else compiled for this user.
 
-Programs of Python load it themselves. CUDA's driver loads the library that CUDA_INJECTION64_PATH names into each other
-process that starts CUDA.
+Programs of Python load the recorder themselves. CUDA's driver loads the library that CUDA_INJECTION64_PATH names into
+each other process that starts CUDA.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MISSING = (
 )
 
 
-def library() -> Path | None:
-    """The library; None without one for this machine and without a C compiler that works.
+def library(source: Path = SOURCE) -> Path | None:
+    """The library of a source; None without one for this machine and without a C compiler that works.
 
     The package's own comes first, but in a checkout what the compiler makes.
     """
@@ -43,34 +43,34 @@ def library() -> Path | None:
     kept = [(prebuilt, platform.machine())]
     for make, given in (*compiled, *kept) if IN_CHECKOUT else (*kept, *compiled):
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            path = make(given)
+            path = make(source, given)
             ctypes.CDLL(str(path))  # a file system may refuse to run code
             return path
     return None
 
 
-def prebuilt(machine: str) -> Path:
-    """Where a release keeps the library that is made of this source for a processor; scripts/libraries makes it."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    return SOURCE.with_name(f"recorder-{machine}-{digest}.so")
+def prebuilt(source: Path, machine: str) -> Path:
+    """Where a release keeps the library that is made of a source for a processor; scripts/libraries makes it."""
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    return source.with_name(f"{source.stem}-{machine}-{digest}.so")
 
 
-def _compiled(name: str) -> Path:
+def _compiled(source: Path, name: str) -> Path:
     """The library in the user's cache, where it is compiled once for each version of the compiler.
 
     Raises OSError, ValueError and subprocess.SubprocessError.
     """
     compiler = shlex.split(name)
     version = _run([*compiler, "--version"])
-    key = hashlib.sha256(repr((OPTIONS, version)).encode() + SOURCE.read_bytes()).hexdigest()
-    kept = platformdirs.user_cache_path("microbench", appauthor=False) / f"watch-{key[:16]}.so"
+    key = hashlib.sha256(repr((OPTIONS, version)).encode() + source.read_bytes()).hexdigest()
+    kept = platformdirs.user_cache_path("microbench", appauthor=False) / f"{source.stem}-{key[:16]}.so"
     with contextlib.suppress(OSError):
         data = kept.read_bytes()
         if data[-DIGEST_BYTES:] == hashlib.sha256(data[:-DIGEST_BYTES]).digest():
             return kept
     with tempfile.TemporaryDirectory(prefix="microbench-") as folder:
-        made = Path(folder) / "recorder.so"
-        _run([*compiler, *OPTIONS, "-o", str(made), str(SOURCE), "-ldl"])
+        made = Path(folder) / "made.so"
+        _run([*compiler, *OPTIONS, "-o", str(made), str(source), "-ldl"])
         code = made.read_bytes()
     kept.parent.mkdir(parents=True, exist_ok=True)
     os.close(files.replace(kept, code + hashlib.sha256(code).digest()))  # what follows a library is not loaded

@@ -15,6 +15,7 @@ import _thread
 import contextlib
 import gc
 import itertools
+import opcode
 import os
 import signal
 import sys
@@ -30,15 +31,16 @@ MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
 LOCALS = "<locals>."
-SHORTEST_NS = 100_000  # of a collection of garbage that is noted
+SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a processor, that is noted
 MAIN_THREADS = "/proc/self/schedstat"  # ns on a processor, ns ready to run without one
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 UNWANTED_S = 0.05
 # Functions in C that wait: a frame that calls one does not run Python.
 WAITING = frozenset((
     "sleep", "acquire", "recv", "recv_into", "recvfrom", "send", "sendall", "accept", "connect", "poll", "select",
-    "read", "readinto", "readline", "readlines", "write", "fsync",
+    "read", "readinto", "readline", "readlines", "write", "fsync", "print",
 ))  # fmt: skip
+ENTERING = {opcode.opmap[name] for name in ("SETUP_WITH", "BEFORE_WITH") if name in opcode.opmap}
 # Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 OTHERS = tuple(os.path.join(os.path.dirname(path), "") for path in (os.__file__, sys.executable, HERE[:-1]) if path)
@@ -64,15 +66,31 @@ def _allowed_cores() -> float:
     return allowed
 
 
-def _waits_in(code: Any, line: int) -> str:
-    """The waiting function that a line of code calls, if that is the first one which the line calls; else ""."""
-    if WAITING.isdisjoint(code.co_names) or line < 1 or not os.path.isfile(code.co_filename):
+def _may_wait(code: Any) -> bool:
+    """Whether code calls a function of a waiting one's name, or enters a context, which may be a lock."""
+    return not WAITING.isdisjoint(code.co_names) or not ENTERING.isdisjoint(code.co_code[::2])
+
+
+def _waits_in(code: Any, line: int, at: int) -> str:
+    """The waiting function that the instruction ``at`` of a line calls, or "lock.acquire" where the line is "with
+    lock:"; else "". Before Python 3.11 it is that which the line calls first."""
+    if line < 1 or not os.path.isfile(code.co_filename):
         return ""
     with contextlib.suppress(OSError), open(code.co_filename, encoding="utf-8", errors="replace") as file:
-        before, bracket, _ = next(itertools.islice(file, line - 1, None), "").partition("(")
-        called = (before.split() or [""])[-1]
-        if bracket and called.rpartition(".")[2] in WAITING and called.replace(".", "").isidentifier():
-            return called
+        text = next(itertools.islice(file, line - 1, None), "").rstrip()
+        called, bracket, _ = text.partition("(")
+        called = (called.split() or [""])[-1]
+        if hasattr(code, "co_positions"):
+            first, last, begin, end = next(itertools.islice(code.co_positions(), at // 2, None), (None,) * 4)
+            whole = text.encode()[begin : end if first == last else None].decode(errors="replace")
+            called, bracket, _ = whole.partition("(") if first == line else ("", "", "")
+        if not bracket:
+            called = called.strip().removeprefix("with ").partition(":")[0]
+        if code.co_code[at] in ENTERING and not bracket:
+            called += ".acquire"
+        elif not bracket or called.rpartition(".")[2] not in WAITING:
+            return ""
+        return called if called.replace(".", "").isidentifier() else ""
     return ""
 
 
@@ -123,10 +141,12 @@ class Sampler:
         self._cells: list[bytes] = []
         self._frames: dict[tuple[int, int, int], int] = {}  # keys by the caller's key, the code's id, and the line
         self._code: dict[int, Any] = {}  # by its id, which stays its own as long as it is kept
+        self._may_wait: dict[int, bool] = {}  # by the code's id too
         self._places = Places()
         self._collects_ns = 0  # when the collection of garbage that goes on began
         self._since: tuple[int, int, int] | None = None  # of the main thread: now, on a processor, ready to run; in ns
         self._processor = [0, 0, 0]  # the same of all samples
+        self._file, self._absent_ns = -1, 0  # the kernel's count, and the end of the last time without a processor
         self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples and late ones
 
     def run(self) -> None:
@@ -142,7 +162,7 @@ class Sampler:
                         return
                     self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
                     wanted = not self.impossible and bool(self._shared.window_open)
-                    if wanted != (self._since is not None):
+                    if wanted or self._since is not None:
                         self._account(wanted)
                     if wanted:
                         self._sample(began_ns - due_ns)
@@ -152,8 +172,8 @@ class Sampler:
                 now_ns = time.monotonic_ns()
                 self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
                 apart_ns = cells.SAMPLE_NS // 2 + (self._random >> 32) * cells.SAMPLE_NS // (1 << 32)
-                due_ns = max(due_ns + apart_ns, now_ns + LEAST_PAUSE * takes_ns)
-                time.sleep((due_ns - now_ns) * 1e-9 if wanted else UNWANTED_S)
+                due_ns = max(due_ns + apart_ns, began_ns + LEAST_PAUSE * takes_ns)  # after a slow write at once
+                time.sleep(max(due_ns - now_ns, 0) * 1e-9 if wanted else UNWANTED_S)
 
     def finish(self) -> None:
         """End the samples and write those that wait."""
@@ -198,13 +218,26 @@ class Sampler:
             self._cells.append(cells.collected(thread, begin_ns, end_ns, about.get("generation", 0)))
 
     def _account(self, goes_on: bool) -> None:
-        """Count what the main thread had of the processors since the last time."""
+        """Count what the main thread had of the processors since the last time, and note when it had none.
+
+        It had one until this thread got Python's lock from it, so what it ran is taken to lie around the wait.
+        """
         ran_ns = ready_ns = 0
-        with contextlib.suppress(OSError, ValueError), open(MAIN_THREADS, "rb") as file:
-            ran_ns, ready_ns, _ = map(int, file.read(100).split())
+        with contextlib.suppress(OSError, ValueError):
+            if self._file < 0:
+                self._file = os.open(MAIN_THREADS, os.O_RDONLY | os.O_CLOEXEC)
+            ran_ns, ready_ns, _ = map(int, os.pread(self._file, 100, 0).split())
         now = time.monotonic_ns(), ran_ns, ready_ns
         if self._since is not None:
-            self._processor = [had + now[at] - self._since[at] for at, had in enumerate(self._processor)]
+            passed_ns, ran_ns, ready_ns = (now[at] - was for at, was in enumerate(self._since))
+            had_ns = self._processor
+            self._processor = [had_ns[0] + passed_ns, had_ns[1] + ran_ns, had_ns[2] + ready_ns]
+            if ready_ns > SHORTEST_NS and len(self._cells) < MOST_WAITING:
+                end_ns = time.time_ns() + self._ahead_ns - min(ran_ns, passed_ns) // 2
+                begin_ns = max(end_ns - ready_ns, self._absent_ns)
+                if begin_ns < end_ns:
+                    self._cells.append(cells.absent(begin_ns, end_ns))
+                    self._absent_ns = end_ns
         self._since = now if goes_on else None
 
     def _close(self, thread: int, run: list[int]) -> None:
@@ -216,6 +249,7 @@ class Sampler:
         """The key of a frame and of all that called it; of the outermost known ones where too many are known."""
         while frame is not None and frame.f_code.co_filename.startswith(HERE):
             frame = frame.f_back  # Python calls the recorder when it collects garbage
+        at = frame.f_lasti if frame is not None else -1
         places: list[tuple[Any, int | None]] = []
         while frame is not None and len(places) < MOST_FRAMES:
             places.append((frame.f_code, frame.f_lineno))
@@ -234,11 +268,18 @@ class Sampler:
                 words = f"{key} {cells.OWN * own}{self._places.short(code.co_filename)}:{place[2]} {name}"
                 self._cells.append(cells.text(cells.FRAME, known, words))
             key = known
-        waits = key, 0, 0
-        known = self._frames.get(waits) if places else key
+        if not places:
+            return key
+        code, number = places[0]
+        may_wait = self._may_wait.get(id(code))
+        if may_wait is None:
+            may_wait = self._may_wait[id(code)] = _may_wait(code)
+        if not may_wait or at < 0:
+            return key
+        waits = key, -1, at
+        known = self._frames.get(waits)
         if known is None:
-            code, number = places[0]
-            called = _waits_in(code, number or 0)
+            called = _waits_in(code, number or 0, at)
             known = self._frames[waits] = len(self._frames) + 1 if called else key
             if called:
                 self._cells.append(cells.text(cells.FRAME, known, f"{key} {called}"))

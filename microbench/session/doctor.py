@@ -50,6 +50,11 @@ GPU_CHECKS = (
     ("persistence mode", "persistence", "environment.persistence"),
     ("confidential computing", "confidential_computing", "environment.confidential_computing"),
 )
+# How a GPU's PCIe bytes are counted.
+COUNTERS: Mapping[str, tuple[State, str, str | None]] = {
+    "exact": ("ok", "bytes are counted exactly", None),
+    "coarse": ("note", "only sampled rates", "a newer driver may count bytes"),
+}
 # Boards without ECC do not report these errors, and get no check.
 MEMORY_ERRORS = "environment.memory_errors"
 
@@ -176,21 +181,16 @@ def _measuring(environment: Environment, around: Surroundings) -> Iterator[Check
         ("cuda-bindings", ("cuda-bindings",)),
         ("NVRTC", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")),
         ("NVML bindings", ("nvidia-ml-py",)),
+        ("Numba", ("numba",)),
     ):
-        installed = [package for package in wanted if package in environment.packages]
-        if installed:
-            yield Check(name, "ok", ", ".join(f"{package} {environment.packages[package]}" for package in installed))
-        else:
-            yield Check(name, "warning", "not installed", f"pip install {wanted[0]}")
+        found = [f"{one} {environment.packages[one]}" for one in wanted if one in environment.packages]
+        missing: tuple[State, str, str] = ("warning", "not installed", f"pip install {wanted[0]}")
+        yield Check(name, "ok", ", ".join(found)) if found else Check(name, *missing)
     for gpu in environment.gpus:
         counting = around.counters.get(gpu.uuid)
-        name = f"GPU {gpu.index} PCIe counters"
-        if counting == "exact":
-            yield Check(name, "ok", "bytes are counted exactly")
-        elif counting == "coarse":
-            yield Check(name, "note", "only sampled rates", "a newer driver may count bytes")
-        elif counting is not None:
-            yield Check(name, "warning", counting, "launch_traffic will be skipped")
+        if counting is not None:
+            skipped: tuple[State, str, str] = ("warning", counting, "launch_traffic will be skipped")
+            yield Check(f"GPU {gpu.index} PCIe counters", *COUNTERS.get(counting, skipped))
 
     if around.layers:
         yield Check("Python layers", "ok", ", ".join(around.layers))

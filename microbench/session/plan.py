@@ -1,6 +1,5 @@
 """Selects the cases that the user named and plans their order: on which GPU, in which round, in which process."""
 
-import difflib
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from functools import cached_property
 from importlib.util import find_spec
 
 from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, nearest
 from microbench.core.model import Case, Environment, GpuInfo, Outcome, Param
 from microbench.core.units import plain, typed_size, typed_time
 from microbench.session.messages import Seam
@@ -51,9 +50,8 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
         name, equals, listed = text.partition("=")
         several = tuple(value.strip() for value in listed.split(","))
         if not equals or not name.strip() or not all(several):
-            raise UsageError(
-                f"--set {plain(text)} is not axis=value[,value]", "for example --set duration_ns=1000,5000"
-            )
+            cause = f"--set {plain(text)} is not axis=value[,value]"
+            raise UsageError(cause, "for example --set duration_ns=1000,5000")
         values[name.strip()] = (*values.get(name.strip(), ()), *several)
     return values
 
@@ -117,10 +115,8 @@ def _value(benchmark: Benchmark, name: str, axis: Axis, value: Param) -> Param:
         return listed[str(value)]
     number = _number(benchmark, name, value)
     if not axis.minimum <= number <= axis.maximum:
-        raise UsageError(
-            f"{name}={plain(value, 40)} is out of range in {benchmark.name}",
-            f"{name} takes {axis.minimum} to {axis.maximum}",
-        )
+        cause = f"{name}={plain(value, 40)} is out of range in {benchmark.name}"
+        raise UsageError(cause, f"{name} takes {axis.minimum} to {axis.maximum}")
     return number
 
 
@@ -141,13 +137,9 @@ def _number(benchmark: Benchmark, name: str, value: Param) -> int:
 
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(name[:100], known, n=1, cutoff=NEAR)
-    if near:
-        next_step = f"did you mean {near[0]}? {LIST_THEM}"
-    elif 0 < len(known) <= 12:
-        next_step = f"one of: {', '.join(known)}"
-    else:
-        next_step = LIST_THEM
+    next_step = f"one of: {', '.join(known)}" if 0 < len(known) <= 12 else LIST_THEM
+    if near := nearest(name[:100], known, NEAR):
+        next_step = f"{near} {LIST_THEM}"
     return UsageError(f"there is no {what} called {plain(name, 100)}", next_step)
 
 
@@ -248,8 +240,7 @@ def make_plan(
         )
     )
     return Plan(
-        tuple(case for case in every if (case.device, case.case.id, case.round) not in measured),
-        tuple(skipped),
+        tuple(case for case in every if (case.device, case.case.id, case.round) not in measured), tuple(skipped)
     )
 
 

@@ -94,9 +94,8 @@ class WorkerProcess:
                 process_group=0,
             )
         except OSError as error:
-            raise MicrobenchError(
-                f"no worker process can be started: {error}", "free memory or end other processes, then try again"
-            ) from None
+            cause = f"no worker process can be started: {error}"
+            raise MicrobenchError(cause, "free memory or end other processes, then try again") from None
         self._streams = selectors.DefaultSelector()
         for stream, sink in ((self._process.stdout, self._buffer), (self._process.stderr, self._errors)):
             assert stream is not None
@@ -212,10 +211,9 @@ class WorkerProcess:
         try:
             self._process.wait(self._patience.killed_s)
         except subprocess.TimeoutExpired:
-            raise UnkillableWorkerError(
-                f"worker process {self.pid} cannot be killed: it hangs inside the driver or the kernel",
-                f"see `ps -o stat,wchan -p {self.pid}` and the kernel log; if it stays, restart the machine",
-            ) from None
+            cause = f"worker process {self.pid} cannot be killed: it hangs inside the driver or the kernel"
+            next_step = f"see `ps -o stat,wchan -p {self.pid}` and the kernel log; if it stays, restart the machine"
+            raise UnkillableWorkerError(cause, next_step) from None
         finally:
             while self._streams.get_map() and self._read(0.0):
                 pass

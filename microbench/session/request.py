@@ -82,14 +82,11 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
     if sum(given is not None for given in (request.out, request.into, request.resume)) > 1:
         raise UsageError("--out, --into and --resume exclude each other", "give one of them")
     if request.out is not None and request.out.suffix == store.GROWING:
-        raise UsageError(
-            f"{plain(request.out)} is the name of an unfinished run", f"use a name that ends in {store.FINISHED}"
-        )
+        cause = f"{plain(request.out)} is the name of an unfinished run"
+        raise UsageError(cause, f"use a name that ends in {store.FINISHED}")
     if request.out is not None and request.out.suffix == store.PACKED:
-        raise UsageError(
-            f"{plain(request.out)} is the name of a compressed run",
-            f"use a name that ends in {store.FINISHED}, and compress it afterwards with xz",
-        )
+        next_step = f"use a name that ends in {store.FINISHED}, and compress it afterwards with xz"
+        raise UsageError(f"{plain(request.out)} is the name of a compressed run", next_step)
     path, earlier = _file_to_grow(request)
     resumed = earlier if request.resume else None
     if resumed:  # the cases of damaged lines are measured again
@@ -99,10 +96,8 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         raise UsageError(f"{plain(settings.rounds, 40)} rounds are not possible", f"give 1 to {MOST_ROUNDS}")
     limit_s = settings.time_limit_s
     if limit_s is not None and not (math.isfinite(limit_s) and SHORTEST_LIMIT_S <= limit_s <= LONGEST_LIMIT_S):
-        raise UsageError(
-            f"a time limit of {plain(limit_s, 40)} s is not possible",
-            f"give {SHORTEST_LIMIT_S:g} to {LONGEST_LIMIT_S:g} seconds",
-        )
+        cause = f"a time limit of {plain(limit_s, 40)} s is not possible"
+        raise UsageError(cause, f"give {SHORTEST_LIMIT_S:g} to {LONGEST_LIMIT_S:g} seconds")
     selected = select(catalogue, settings.select, settings.preset, settings.overrides)
     if earlier:
         for chosen in selected:
@@ -136,10 +131,8 @@ def _file_to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
     if path.resolve() in {bundled.resolve() for bundled in store.bundled().values()}:
         raise UsageError(f"{plain(name)} comes with microbench and cannot be changed", "measure a run of your own")
     if store.is_packed(store.newest(path)):
-        raise UsageError(
-            f"{plain(name)} is compressed and cannot be added to",
-            f"add to an unpacked copy: xz -dc {plain(path)} > COPY{store.FINISHED}",
-        )
+        cause = f"{plain(name)} is compressed and cannot be added to"
+        raise UsageError(cause, f"add to an unpacked copy: xz -dc {plain(path)} > COPY{store.FINISHED}")
     # --resume measures a case with impossible numbers again; --into keeps the recorded ones.
     return store.finished_path(path), store.read(path, keep_damage=request.into is not None)
 

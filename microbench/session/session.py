@@ -90,10 +90,9 @@ def execute(
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise errors.ResultNotWrittenError(
-                f"the data folder {plain(folder)} cannot be created: {error.strerror or error}",
-                "set MICROBENCH_DATA to a folder of yours, or use --out",
-            ) from None
+            cause = f"the data folder {plain(folder)} cannot be created: {error.strerror or error}"
+            next_step = "set MICROBENCH_DATA to a folder of yours, or use --out"
+            raise errors.ResultNotWrittenError(cause, next_step) from None
     with closing(RunFile(intent.path, grow=intent.earlier is not None)) as file:
         if intent.earlier is not None:  # another process may have added to the run before its file was locked
             name = "into" if request.into is not None else "resume"
@@ -157,9 +156,8 @@ class _Session:
             status = "interrupted"
         except ResultLostError as error:
             self._finish(head, "stopped")  # raises with the results' location unless the file can be written again
-            raise ResultLostError(
-                error.cause, f"what was measured is in {plain(self.file.path)}: --resume it"
-            ) from None
+            cause = error.cause
+            raise ResultLostError(cause, f"what was measured is in {plain(self.file.path)}: --resume it") from None
         except errors.MicrobenchError as error:
             self._finish(head, "stopped")
             next_step = f"what was measured is in {plain(self.file.path)}; {error.next_step}"
@@ -218,7 +216,19 @@ class _Session:
             order_seed=f"{intent.run_id} session {intent.session}",
         )
         if intent.resumed:
-            check_same(earlier.sessions[-1], session)
+            # Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds
+            # would not be comparable. An unknown commit is not compared.
+            begun = earlier.sessions[-1]
+            both, with_commit = (begun, session), None not in (begun.commit, session.commit)
+            compared = {
+                "GPU": [", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in one.gpus) for one in both],
+                "driver": [one.environment.driver_version or "" for one in both],
+                "microbench": [f"{one.tool_version} {one.commit}" if with_commit else one.tool_version for one in both],
+            }
+            for name, (was, is_now) in compared.items():
+                if was != is_now:
+                    cause = f"the run began with {name} {was or 'none'}, but this machine has {is_now or 'none'}"
+                    raise errors.UsageError(cause, "resume it where it began, or add a session with --into")
         sessions = earlier.sessions if intent.resumed else (*earlier.sessions, session)
         return msgspec.structs.replace(
             earlier, schema_version=SCHEMA_VERSION, sessions=sessions, benchmarks=intent.infos()
@@ -258,35 +268,15 @@ def start_worker(
     return WorkerProcess(job, dict(process.variables), seams.patience, seams.kill, process.python)
 
 
-def check_same(begun: Session, now: Session) -> None:
-    """Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds would
-    not be comparable. An unknown commit is not compared."""
-    both, with_commit = (begun, now), None not in (begun.commit, now.commit)
-    compared = {
-        "GPU": [", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in one.gpus) for one in both],
-        "driver": [one.environment.driver_version or "" for one in both],
-        "microbench": [f"{one.tool_version} {one.commit}" if with_commit else one.tool_version for one in both],
-    }
-    for name, (was, is_now) in compared.items():
-        if was != is_now:
-            raise errors.UsageError(
-                f"the run began with {name} {was or 'none'}, but this machine has {is_now or 'none'}",
-                "resume it where it began, or add a session with --into",
-            )
-
-
 def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> errors.MicrobenchError:
     """The error that says why there is no GPU, or why each benchmark was skipped."""
     if not environment.gpus:
-        return errors.DeviceAbsentError(
-            environment.no_gpu_reason or "there is no GPU here",
-            environment.no_gpu_next_step or "try `microbench run --device fake`, or another machine",
-        )
+        next_step = environment.no_gpu_next_step or "try `microbench run --device fake`, or another machine"
+        return errors.DeviceAbsentError(environment.no_gpu_reason or "there is no GPU here", next_step)
     reasons = dict.fromkeys(f"{outcome.case.benchmark}: {outcome.reason}" for outcome in skipped)
     names = " ".join(dict.fromkeys(outcome.case.benchmark for outcome in skipped))
-    return errors.UsageError(
-        f"nothing can be measured here: {'; '.join(reasons)}", f"`microbench list {names}` shows other values"
-    )
+    cause = f"nothing can be measured here: {'; '.join(reasons)}"
+    return errors.UsageError(cause, f"`microbench list {names}` shows other values")
 
 
 def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tuple[Environment, Floors]:
@@ -315,10 +305,8 @@ def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tu
     if environment is None:
         environment = Environment(no_gpu_reason=f"the search for a GPU failed: {reason}", no_gpu_next_step=LOOK_CLOSER)
     if device is not None and not environment.gpus:
-        raise errors.DeviceAbsentError(
-            f"{device} is not here: {environment.no_gpu_reason or 'no GPU'}",
-            environment.no_gpu_next_step or LOOK_CLOSER,
-        )
+        cause = f"{device} is not here: {environment.no_gpu_reason or 'no GPU'}"
+        raise errors.DeviceAbsentError(cause, environment.no_gpu_next_step or LOOK_CLOSER)
     return environment, floors
 
 

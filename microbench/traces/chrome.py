@@ -14,10 +14,11 @@ import msgspec
 
 from microbench.traces.collector import Collector
 from microbench.traces.events import FACT_KEYS, MALFORMED, ChromeReader, Event
+from microbench.traces.scanner import scan_trace
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import Trace
 
-SMALL_BYTES = 32 << 20  # decoding smaller files whole is faster than loading the scanner, and takes 0.2 GB at most
+SMALL_BYTES = 32 << 20  # smaller files are decoded whole, which needs no compiler and takes 0.2 GB at most
 
 
 class Document(msgspec.Struct):
@@ -47,8 +48,6 @@ def read(path: Path) -> Trace:
         head = stream.peek(SMALL_BYTES + 1)
         if len(head) > SMALL_BYTES or stream.fault or not read_whole(head, reader):
             del head
-            from microbench.traces.scanner import scan_trace  # loading Numba takes longer than reading a small file
-
             reader = ChromeReader(path.name)
             scan_trace(stream, reader)
         return reader.finish()

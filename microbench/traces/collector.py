@@ -20,7 +20,6 @@ import numpy.typing as npt
 from microbench.traces.tables import CallFinder
 from microbench.traces.trace import (
     CALLS,
-    MEMORIES,
     NONE,
     RANGE_KINDS,
     RANGES,
@@ -34,6 +33,7 @@ from microbench.traces.trace import (
     Table,
     Thread,
     Trace,
+    memory_place,
 )
 
 Integers = npt.NDArray[np.int64]
@@ -92,10 +92,6 @@ SYNC_WORDS = (
     ("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"),
     ("device", "context"),
 )  # fmt: skip
-MEMORY_WORDS = {
-    "pageable": "pageable", "pinned": "pinned", "device": "device", "array": "device", "device static": "device",
-    "managed": "managed", "managed static": "managed",
-}  # fmt: skip
 # The most rows of each kind that are kept: 0.4 GB in all. Further ones are counted in Trace.unread.
 ROW_LIMITS = {
     "work": 1_500_000, "call": 1_500_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
@@ -119,11 +115,8 @@ NO_DURATION_WORDS = "records without a duration"
 
 def memories_of(name: str) -> tuple[int, int]:
     """Places in MEMORIES of source and target, from a copy's name such as ``Memcpy HtoD (Pageable -> Device)``."""
-    source, arrow, target = name.partition("(")[2].partition(")")[0].lower().partition(" -> ")
-    if not arrow:
-        return 0, 0
-    known = [MEMORY_WORDS.get(word.strip(), "unknown") for word in (source, target)]
-    return MEMORIES.index(known[0]), MEMORIES.index(known[1])
+    source, _, target = name.partition("(")[2].partition(")")[0].partition(" -> ")
+    return memory_place(source) if target else 0, memory_place(target)
 
 
 @dataclass
@@ -255,17 +248,24 @@ class Collector:
         for range_category, kind in RANGE_KIND.items():
             self._add_ranges(fields[category == range_category], kind)
 
-    def _room(self, fields: Integers, what: str, room: int) -> Integers:
-        """The fields that may still be kept."""
+    def _extended(
+        self, rows: Rows, fields: Integers, what: str, room: int | None = None
+    ) -> tuple[Integers, slice, Table]:
+        """The fields that may still be kept, and their new rows, whose times are set."""
+        room = len(rows.table) - rows.count if room is None else room
         if len(fields) > room:
             self.unread[what] += len(fields) - room
-        return fields[:room]
+        fields = fields[:room]
+        place = rows.extend(len(fields))
+        table = rows.table[place]
+        table["begin_ns"] = fields[:, Field.BEGIN_NS]
+        table["end_ns"] = fields[:, Field.BEGIN_NS] + fields[:, Field.DURATION_NS]
+        if len(rows.correlation):  # ranges have none
+            rows.correlation[place] = fields[:, Field.CORRELATION]
+        return fields, place, table
 
     def _add_work(self, fields: Integers) -> None:
-        fields = self._room(fields, "work", len(self.work.table) - self.work.count)
-        place = self.work.extend(len(fields))
-        table = self.work.table[place]
-        _times(table, fields)
+        fields, _, table = self._extended(self.work, fields, "work")
         for column, source, largest in (
             ("stream", Field.STREAM, None), ("bytes", Field.BYTES, None), ("blocks", Field.BLOCKS, None),
             ("node", Field.NODE, None), ("name", Field.NAME, None), ("threads", Field.THREADS, 2**31 - 1),
@@ -274,54 +274,36 @@ class Collector:
         ):  # fmt: skip
             table[column] = fields[:, source] if largest is None else np.clip(fields[:, source], NONE, largest)
         table["call"] = NONE
-        self.work.correlation[place] = fields[:, Field.CORRELATION]
 
     def _add_calls(self, fields: Integers) -> None:
-        fields = self._room(fields, "call", len(self.calls.table) - self.calls.count)
-        place = self.calls.extend(len(fields))
-        table = self.calls.table[place]
-        _times(table, fields)
-        table["name"] = fields[:, Field.NAME]
-        table["thread"] = fields[:, Field.THREAD]
-        self.calls.correlation[place] = fields[:, Field.CORRELATION]
+        fields, place, table = self._extended(self.calls, fields, "call")
+        table["name"], table["thread"] = fields[:, Field.NAME], fields[:, Field.THREAD]
         self.calls.other[place] = fields[:, Field.CATEGORY] == Category.DRIVER
 
     def _add_syncs(self, fields: Integers) -> None:
-        fields = self._room(fields, "sync", len(self.syncs.table) - self.syncs.count)
-        if not len(fields):
-            return
-        place = self.syncs.extend(len(fields))
-        table = self.syncs.table[place]
-        _times(table, fields)
+        fields, place, table = self._extended(self.syncs, fields, "sync")
         texts = list(self.names)
         for name in set(fields[:, Field.NAME].tolist()) - self._sync_kinds.keys():
             text = texts[name].lower() if name != NONE else ""
             word = next((kind for word, kind in SYNC_WORDS if word in text), "context")
             self._sync_kinds[name] = SYNC_KINDS.index(word)
-        kinds = np.array([self._sync_kinds[name] for name in fields[:, Field.NAME].tolist()])
+        kinds = np.array([self._sync_kinds[name] for name in fields[:, Field.NAME].tolist()], np.int64)
         stream, on_stream = fields[:, Field.STREAM], fields[:, Field.ON_STREAM]
-        waits_itself = kinds == SYNC_KINDS.index("stream_wait_event")
+        event, waits_itself, of_stream = (
+            kinds == SYNC_KINDS.index(kind) for kind in ("event", "stream_wait_event", "stream")
+        )
         table["kind"] = kinds
         table["stream"] = np.where(waits_itself, stream, NONE)
-        table["on_stream"] = np.where(
-            waits_itself | (kinds == SYNC_KINDS.index("event")),
-            on_stream,
-            np.where(kinds == SYNC_KINDS.index("stream"), stream, NONE),
-        )
+        table["on_stream"] = np.where(waits_itself | event, on_stream, np.where(of_stream, stream, NONE))
         table["call"] = table["on_call"] = NONE
-        self.syncs.correlation[place] = fields[:, Field.CORRELATION]
         self.syncs.other[place] = fields[:, Field.ON_CORRELATION]
 
     def _add_ranges(self, fields: Integers, kind: int) -> None:
         what = RANGE_KINDS[kind]
         room = min(self.limits[what] - self.range_counts[what], len(self.ranges.table) - self.ranges.count)
-        fields = self._room(fields, what, room)
+        fields, _, table = self._extended(self.ranges, fields, what, room)
         self.range_counts[what] += len(fields)
-        table = self.ranges.table[self.ranges.extend(len(fields))]
-        _times(table, fields)
-        table["name"] = fields[:, Field.NAME]
-        table["thread"] = fields[:, Field.THREAD]
-        table["kind"] = kind
+        table["name"], table["thread"], table["kind"] = fields[:, Field.NAME], fields[:, Field.THREAD], kind
 
     def finish(self, source: str, facts: Facts) -> Trace:
         """The recording. The collector cannot be used again: its tables are sorted where they are."""
@@ -430,11 +412,6 @@ class Collector:
         if not kept.all():
             calls.reorder(np.flatnonzero(kept))
         return finder
-
-
-def _times(table: Table, fields: Integers) -> None:
-    table["begin_ns"] = fields[:, Field.BEGIN_NS]
-    table["end_ns"] = fields[:, Field.BEGIN_NS] + fields[:, Field.DURATION_NS]
 
 
 def _name_memories(work: Table, names: tuple[str, ...]) -> None:

@@ -361,15 +361,13 @@ class ChromeReader:
         cut = CUT_TAIL in self.collector.lost
         if not self.found_events:
             if cut:
-                raise UsageError(
-                    f"{self._name} is cut off, or is no trace: it is JSON that ends before any list of trace events",
-                    COPY_AGAIN,
-                )
-            raise UsageError(
-                f"{self._name} is no trace: it is JSON without a list of trace events",
+                cause = f"{self._name} is cut off, or is no trace: it is JSON that ends before any list of trace events"
+                raise UsageError(cause, COPY_AGAIN)
+            next_step = (
                 "give a trace of torch.profiler (export_chrome_trace), Nsight Systems, JAX or microbench; "
-                "`microbench show FILE` shows a run",
+                "`microbench show FILE` shows a run"
             )
+            raise UsageError(f"{self._name} is no trace: it is JSON without a list of trace events", next_step)
         deferred, self._deferred = self._deferred, []
         for event in deferred:
             self._processes.setdefault(_key(event.pid), "")
@@ -380,15 +378,10 @@ class ChromeReader:
         if any(HIP_CALL.match(name) for name in collector.names) or any(
             name.startswith(("AMD", "Radeon")) for name in self.facts.gpus.values()
         ):
-            raise UsageError(
-                f"{self._name} was recorded on an AMD GPU (HIP), whose constants microbench does not know",
-                "give a recording of an NVIDIA GPU",
-            )
+            cause = f"{self._name} was recorded on an AMD GPU (HIP), whose constants microbench does not know"
+            raise UsageError(cause, "give a recording of an NVIDIA GPU")
         if cut and not collector.work.count:
-            raise UsageError(
-                f"{self._name} is cut off: it ends inside an event, before any work of a GPU",
-                COPY_AGAIN,
-            )
+            raise UsageError(f"{self._name} is cut off: it ends inside an event, before any work of a GPU", COPY_AGAIN)
         if not collector.work.count and not collector.calls.count:
             raise UsageError(
                 f"{self._name} has no CUDA call and no work of an NVIDIA GPU: nothing says what the GPU did",

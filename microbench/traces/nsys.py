@@ -33,12 +33,12 @@ from microbench.traces.tables import (
     Numbers,
     Threads,
     joined,
+    table_of,
     timed,
     whole,
 )
 from microbench.traces.trace import (
     CALLS,
-    MEMORIES,
     MIGRATION,
     NONE,
     RANGE_KINDS,
@@ -47,11 +47,12 @@ from microbench.traces.trace import (
     SYNCS,
     WORK,
     WORK_KINDS,
-    Memory,
     SyncKind,
     Table,
     Trace,
+    WorkKind,
     empty,
+    memory_place,
 )
 
 CUPTI = "CUPTI_ACTIVITY_KIND_"
@@ -102,9 +103,6 @@ COPY_LABELS = (
     "Unified Device-to-Host", "Unified Device-to-Device",
 )  # fmt: skip
 SYNC_LABELS = ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync")
-MEMORY_OF_LABEL: dict[str, Memory] = {
-    "pageable": "pageable", "pinned": "pinned", "device": "device", "array": "device", "managed": "managed",
-}  # fmt: skip
 SYNC_OF_LABEL: dict[str, SyncKind] = {
     "event": "event", "stream wait": "stream_wait_event", "stream": "stream", "context": "context",
 }  # fmt: skip
@@ -130,15 +128,13 @@ def read(path: Path, begin_ns: int | None = None, end_ns: int | None = None) -> 
         cause = "it takes too long to read" if code == "SQLITE_INTERRUPT" else f"SQLite reports {code}"
         raise _refusal(path, cause) from error
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror or error}", "check its name and permissions"
-        ) from error
+        next_step = "check its name and permissions"
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}", next_step) from error
 
 
 def _refusal(path: Path, cause: str) -> UsageError:
-    return UsageError(
-        f"{path} is no usable export of Nsight Systems: {cause}", "nsys export --type sqlite REPORT.nsys-rep"
-    )
+    next_step = "nsys export --type sqlite REPORT.nsys-rep"
+    return UsageError(f"{path} is no usable export of Nsight Systems: {cause}", next_step)
 
 
 def _read(path: Path, begin_ns: int | None, end_ns: int | None) -> Trace:
@@ -335,7 +331,14 @@ class _Reader:
         work = self.work(finder)
         syncs = self.syncs(finder)
         ranges = self.ranges()
-        self.name_threads()
+        # Names of the threads that are in use already.
+        used = {(thread.process, thread.number) for thread in self.threads.all()}
+        for number, name in self.export.rows(THREADS, ("globalTid", "nameId")):
+            if not (isinstance(number, int) and isinstance(name, int)):
+                continue
+            process, thread = number >> 24 & 0xFFFFFF, number & 0xFFFFFF
+            if (process, thread) in used:
+                self.threads.place(process, thread, self.export.string(name))
         return Trace(
             source=str(path),
             format="Nsight Systems",
@@ -354,15 +357,24 @@ class _Reader:
             has_operators=bool((ranges["kind"] == RANGE_KINDS.index("operator")).any()),
         )
 
-    def converted(self, table: str, wanted: Sequence[str], convert: Callable[[Numbers], Part]) -> list[Part]:
-        """Rows of one table that have times and lie in the window, in pieces; their first columns are start and end."""
+    def converted(
+        self,
+        table: str,
+        wanted: Sequence[str],
+        convert: Callable[[Numbers], Part],
+        condition: str = "",
+        read: Callable[[str, Sequence[str], str, bool], Iterator[Numbers]] | None = None,
+    ) -> list[Part]:
+        """Rows of one table that have times, lie in the window and meet the condition, in pieces; their first columns
+        are start and end."""
         if not self.export.tables.get(table, frozenset()) >= {"start", "end"}:
             return []
-        where = f"WHERE {self.window}" if self.window else ""
+        where = " AND ".join(filter(None, (condition, self.window)))
+        where = f"WHERE {where}" if where else ""
         for strict in (False, True):
             parts, untimed = [], 0
             try:
-                for piece in self.export.numbers(table, ("start", "end", *wanted), where, strict):
+                for piece in (read or self.export.numbers)(table, ("start", "end", *wanted), where, strict):
                     good = timed(piece[:, 0], piece[:, 1])
                     untimed += len(piece) - int(np.count_nonzero(good))
                     parts.append(convert(piece if good.all() else piece[good]))
@@ -376,11 +388,8 @@ class _Reader:
         """CUDA calls, and the key by which work names its call."""
 
         def convert(piece: Numbers) -> tuple[Table, Numbers]:
-            table = np.empty(len(piece), CALLS)
-            table["begin_ns"], table["end_ns"] = piece[:, 0], piece[:, 1]
-            table["thread"] = self.thread_places(piece[:, 2])
-            table["name"] = self.string_places(piece[:, 4], API_VERSION)
-            return table, self.keys(piece[:, 2], piece[:, 3])
+            threads, names = self.thread_places(piece[:, 2]), self.string_places(piece[:, 4], API_VERSION)
+            return _table(CALLS, piece, thread=threads, name=names), self.keys(piece[:, 2], piece[:, 3])
 
         return _with_keys(CALLS, self.converted(API, ("globalTid", "correlationId", "nameId"), convert))
 
@@ -388,44 +397,32 @@ class _Reader:
         parts: list[tuple[Table, Numbers]] = []
         common = ("globalPid", "correlationId", "deviceId", "streamId", "graphNodeId")
 
-        def common_columns(piece: Numbers, kind: int) -> tuple[Table, Numbers]:
-            table = np.empty(len(piece), WORK)
-            table["begin_ns"], table["end_ns"] = piece[:, 0], piece[:, 1]
-            table["device"], table["node"] = whole(piece[:, 4], 32766), whole(piece[:, 6])
-            table["stream"] = whole(np.where(piece[:, 5] == NO_STREAM, NONE, piece[:, 5]))
-            table["bytes"] = table["blocks"] = table["threads"] = NONE
-            table["kind"], table["source"], table["target"] = kind, 0, 0
-            return table, self.keys(piece[:, 2], piece[:, 3])
+        kinds = self.labels(MEMORY_KINDS, MEMORY_LABELS)
+        copy_labels = self.labels(COPY_KINDS, COPY_LABELS)
+        memories = {number: memory_place(label) for number, label in kinds.items()}
+
+        def made(kind: WorkKind, piece: Numbers, **columns: object) -> tuple[Table, Numbers]:
+            stream = whole(np.where(piece[:, 5] == NO_STREAM, NONE, piece[:, 5]))
+            of_all: dict[str, object] = {"kind": WORK_KINDS.index(kind), "source": 0, "target": 0, "stream": stream}
+            of_all |= {"device": whole(piece[:, 4], 32766), "node": whole(piece[:, 6])}
+            return _table(WORK, piece, **of_all | columns), self.keys(piece[:, 2], piece[:, 3])
 
         def kernels(piece: Numbers) -> tuple[Table, Numbers]:
-            table, keys = common_columns(piece, WORK_KINDS.index("kernel"))
-            table["name"] = self.string_places(piece[:, 7])
-            table["blocks"], table["threads"] = whole(piece[:, 8]), whole(piece[:, 9], 1 << 30)
-            return table, keys
-
-        kinds = self.labels(MEMORY_KINDS, MEMORY_LABELS)
-        memories = {number: MEMORIES.index(_memory(label)) for number, label in kinds.items()}
+            blocks, threads = whole(piece[:, 8]), whole(piece[:, 9], 1 << 30)
+            return made("kernel", piece, name=self.string_places(piece[:, 7]), blocks=blocks, threads=threads)
 
         def copies(piece: Numbers) -> tuple[Table, Numbers]:
-            table, keys = common_columns(piece, WORK_KINDS.index("copy"))
-            table["bytes"] = whole(piece[:, 7])
-            table["source"], table["target"] = _mapped(piece[:, 9], memories), _mapped(piece[:, 10], memories)
-            table["name"] = self.named(piece[:, 8:11], lambda copy, *ends: _copy_name(copy_labels, kinds, copy, *ends))
-            return table, keys
-
-        copy_labels = self.labels(COPY_KINDS, COPY_LABELS)
+            memory = {name: _mapped(piece[:, place], memories) for name, place in (("source", 9), ("target", 10))}
+            name = self.named(piece[:, 8:11], lambda copy, *ends: _copy_name(copy_labels, kinds, copy, *ends))
+            return made("copy", piece, bytes=whole(piece[:, 7]), name=name, **memory)
 
         def memsets(piece: Numbers) -> tuple[Table, Numbers]:
-            table, keys = common_columns(piece, WORK_KINDS.index("memset"))
-            table["bytes"], table["target"] = whole(piece[:, 7]), _mapped(piece[:, 8], memories)
-            table["name"] = self.named(piece[:, 8:9], lambda kind: f"Memset ({kinds.get(kind, 'Unknown')})")
-            return table, keys
+            name = self.named(piece[:, 8:9], lambda kind: f"Memset ({kinds.get(kind, 'Unknown')})")
+            return made("memset", piece, bytes=whole(piece[:, 7]), target=_mapped(piece[:, 8], memories), name=name)
 
         def graphs(piece: Numbers) -> tuple[Table, Numbers]:
-            table, keys = common_columns(piece, WORK_KINDS.index("graph"))
-            table["node"] = NONE
-            table["name"] = self.named(piece[:, 7:8], lambda number: f"CUDA graph {max(number, 0)}")
-            return table, keys
+            name = self.named(piece[:, 7:8], lambda number: f"CUDA graph {max(number, 0)}")
+            return made("graph", piece, node=NONE, name=name)
 
         shape = ("gridX*gridY*gridZ", "blockX*blockY*blockZ")
         parts += self.converted(KERNELS, (*common, "demangledName|shortName", *shape), kernels)
@@ -439,7 +436,8 @@ class _Reader:
     def syncs(self, finder: CallFinder) -> Table:
         """Waits; the stream and call of the event that one waited for, if records of events are in the export."""
         labels = self.labels(SYNC_TYPES, SYNC_LABELS)
-        kinds = {number: SYNC_KINDS.index(kind) for number, label in labels.items() if (kind := _sync(label))}
+        known = {number: SYNC_OF_LABEL.get(label.lower().removesuffix(" sync")) for number, label in labels.items()}
+        kinds = {number: SYNC_KINDS.index(kind) for number, kind in known.items() if kind is not None}
         wanted = ("globalPid", "eventSyncId", "correlationId", "streamId")
         try:
             events = list(self.export.numbers(EVENTS, wanted))
@@ -457,11 +455,10 @@ class _Reader:
             self.unread[f"rows of an unknown type in {WAITS}"] += int(np.count_nonzero(kind == NONE))
             piece, kind = piece[kind != NONE], kind[kind != NONE]
             stream = whole(np.where(piece[:, 4] == NO_STREAM, NONE, piece[:, 4]))
-            table = np.empty(len(piece), SYNCS)
-            table["begin_ns"], table["end_ns"], table["kind"] = piece[:, 0], piece[:, 1], kind
-            table["stream"] = np.where(kind == SYNC_KINDS.index("stream_wait_event"), stream, NONE)
-            table["on_stream"] = np.where(kind == SYNC_KINDS.index("stream"), stream, NONE)
-            table["on_call"] = NONE
+            own, other = (
+                np.where(kind == SYNC_KINDS.index(one), stream, NONE) for one in ("stream_wait_event", "stream")
+            )
+            table = _table(SYNCS, piece, kind=kind, stream=own, on_stream=other)
             if len(recorded):
                 event = events_of.calls(self.keys(piece[:, 2], piece[:, 6]), piece[:, 0])
                 found = event != NONE
@@ -475,67 +472,42 @@ class _Reader:
         return syncs
 
     def ranges(self) -> Table:
-        parts = list(self.nvtx())
-        for table, known in (
-            *((one, NONE) for one in OVERHEADS),
-            *((one, RANGE_KINDS.index("operator")) for one in LIBRARIES),
-        ):
+        def named(piece: Numbers) -> Table:
+            return _table(RANGES, piece, thread=self.thread_places(piece[:, 2]), name=piece[:, 4], kind=piece[:, 5])
 
-            def convert(piece: Numbers, known: int = known) -> Table:
-                rows = np.empty(len(piece), RANGES)
-                rows["begin_ns"], rows["end_ns"] = piece[:, 0], piece[:, 1]
-                rows["thread"], rows["name"] = (
-                    self.thread_places(piece[:, 2]),
-                    self.string_places(piece[:, 3], API_VERSION),
-                )
-                of_driver = np.isin(piece[:, 4], DRIVER_OVERHEADS)
-                kinds = np.where(of_driver, RANGE_KINDS.index("driver"), RANGE_KINDS.index("overhead"))
-                rows["kind"] = kinds if known == NONE else known
-                return rows
+        types = "eventType" in self.export.tables.get(NVTX, frozenset())
+        condition = f"[eventType] IN {RANGE_EVENTS}" if types else ""
+        parts = self.converted(NVTX, ("globalTid", "textId"), named, condition, self.texts)
+        for table in (*OVERHEADS, *LIBRARIES):
+
+            def convert(piece: Numbers, table: str = table) -> Table:
+                kind: object = RANGE_KINDS.index("operator")
+                if table in OVERHEADS:
+                    of_driver = np.isin(piece[:, 4], DRIVER_OVERHEADS)
+                    kind = np.where(of_driver, RANGE_KINDS.index("driver"), RANGE_KINDS.index("overhead"))
+                threads, names = self.thread_places(piece[:, 2]), self.string_places(piece[:, 3], API_VERSION)
+                return _table(RANGES, piece, thread=threads, name=names, kind=kind)
 
             parts += self.converted(table, ("globalTid", "nameId", "overheadType"), convert)
         return joined(RANGES, parts or [empty(RANGES)])[0]
 
-    def nvtx(self) -> list[Table]:
-        columns = self.export.tables.get(NVTX, frozenset())
-        if not columns >= {"start", "end"}:
-            return []
-        types = f"[eventType] IN {RANGE_EVENTS}" if "eventType" in columns else ""
-        where = " AND ".join(filter(None, (types, self.window)))
-        for strict in (False, True):
-            parts, untimed = [], 0
-            rows = self.export.texts(
-                NVTX, ("start", "end", "globalTid", "textId"), f"WHERE {where}" if where else "", strict
-            )
-            try:
-                for piece, texts in rows:
-                    good = timed(piece[:, 0], piece[:, 1])
-                    untimed += len(piece) - int(np.count_nonzero(good))
-                    table = np.empty(len(piece), RANGES)
-                    table["begin_ns"], table["end_ns"] = piece[:, 0], piece[:, 1]
-                    table["thread"] = self.thread_places(piece[:, 2])
-                    self.name_ranges(table, piece[:, 3], texts)
-                    parts.append(table if good.all() else table[good])
-            except _NotNumbers:
-                continue
-            self.unread[f"rows without times in {NVTX}"] += untimed
-            return parts
-        raise AssertionError("a strict reading takes any value")
-
-    def name_ranges(self, table: Table, numbers: Numbers, texts: Sequence[object]) -> None:
-        """Names and kinds of ranges: by their text, by the number of a registered string if they have none."""
-        strings = self.string_places(numbers)
+    def texts(self, table: str, wanted: Sequence[str], where: str, strict: bool) -> Iterator[Numbers]:
+        """Numbers of ranges, and beside them the place and the kind of their names: by their text, by the number of a
+        registered string (the last of ``wanted``) if they have none."""
         known = self._texts
-        if len(known) > MOST_NAMES:
-            known.clear()
-        for text in set(texts).difference(known):
-            written = _text(text)
-            self.export.count_text(min(len(written), LONGEST_NAME))
-            known[text] = self.names.place(written.removesuffix(",") or UNNAMED) if isinstance(text, bytes) else NONE
-        places = np.fromiter(map(known.__getitem__, texts), np.int64, len(texts))
-        operators = np.fromiter((isinstance(text, bytes) and text.endswith(b",") for text in texts), bool, len(texts))
-        table["name"] = np.where(places == NONE, strings, places)
-        table["kind"] = np.where(operators, RANGE_KINDS.index("operator"), RANGE_KINDS.index("annotation"))
+        for numbers, texts in self.export.texts(table, wanted, where, strict):
+            if len(known) > MOST_NAMES:
+                known.clear()
+            for text in set(texts).difference(known):
+                written = _text(text)
+                self.export.count_text(min(len(written), LONGEST_NAME))
+                place = self.names.place(written.removesuffix(",") or UNNAMED) if isinstance(text, bytes) else NONE
+                known[text] = place
+            places = np.fromiter(map(known.__getitem__, texts), np.int64, len(texts))
+            operators = np.fromiter((isinstance(one, bytes) and one.endswith(b",") for one in texts), bool, len(texts))
+            kinds = np.where(operators, RANGE_KINDS.index("operator"), RANGE_KINDS.index("annotation"))
+            names = np.where(places == NONE, self.string_places(numbers[:, -1]), places)
+            yield np.column_stack([numbers, names, kinds])
 
     def keys(self, global_ids: Numbers, correlations: Numbers) -> Numbers:
         """One number for process and correlation id, which is unique in its process only; NONE if there is none."""
@@ -583,16 +555,6 @@ class _Reader:
         own = {number: _text(label)[:100] for number, label in rows if isinstance(number, int)}
         return own or dict(enumerate(otherwise))
 
-    def name_threads(self) -> None:
-        """Names of the threads that are in use already."""
-        used = {(thread.process, thread.number) for thread in self.threads.all()}
-        for number, name in self.export.rows(THREADS, ("globalTid", "nameId")):
-            if not (isinstance(number, int) and isinstance(name, int)):
-                continue
-            process, thread = number >> 24 & 0xFFFFFF, number & 0xFFFFFF
-            if (process, thread) in used:
-                self.threads.place(process, thread, self.export.string(name))
-
     def gpus(self) -> dict[int, str]:
         rows = islice(self.export.rows(GPUS, ("id", "name")), 1000)
         return {number: _text(name)[:100] for number, name in rows if isinstance(number, int)}
@@ -625,6 +587,11 @@ class _Reader:
         return dict(lost)
 
 
+def _table(dtype: np.dtype[np.void], piece: Numbers, **columns: object) -> Table:
+    """Rows that begin and end as the piece says."""
+    return table_of(dtype, len(piece), begin_ns=piece[:, 0], end_ns=piece[:, 1], **columns)
+
+
 def _with_keys(dtype: np.dtype[np.void], parts: Sequence[tuple[Table, Numbers]]) -> tuple[Table, Numbers]:
     table, order = joined(dtype, [part for part, _ in parts] or [empty(dtype)])
     keys = np.concatenate([np.empty(0, np.int64), *(keys for _, keys in parts)])
@@ -636,14 +603,6 @@ def _mapped(numbers: Numbers, meanings: Mapping[int, int], otherwise: int = 0) -
     for number, meaning in meanings.items():
         result[numbers == number] = meaning
     return result
-
-
-def _memory(label: str) -> Memory:
-    return MEMORY_OF_LABEL.get(label.lower().partition(" ")[0], "unknown")
-
-
-def _sync(label: str) -> SyncKind | None:
-    return SYNC_OF_LABEL.get(label.lower().removesuffix(" sync"))
 
 
 def _copy_name(copies: Mapping[int, str], memories: Mapping[int, str], copy: int, source: int, target: int) -> str:

@@ -52,18 +52,14 @@ def _exported(path: Path) -> Trace:
     program = shutil.which("nsys")
     line = f"nsys export -t sqlite {plain(path.name)}"
     if program is None:
-        raise UsageError(
-            f"{plain(path.name)} can be read only by Nsight Systems, and nsys is not found here",
-            f"type: {line}, then give the .sqlite file",
-        )
+        cause = f"{plain(path.name)} can be read only by Nsight Systems, and nsys is not found here"
+        raise UsageError(cause, f"type: {line}, then give the .sqlite file")
     with tempfile.TemporaryDirectory(prefix="microbench-") as folder:
         target = Path(folder) / "report.sqlite"
         command = [program, "export", "-t", "sqlite", "-o", str(target), str(path.absolute())]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if result.returncode or not target.is_file():
             said = result.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise UsageError(
-                f"nsys cannot export {plain(path.name)}: {plain(said[-1]) if said else 'it says no reason'}",
-                f"type: {line}, then give the .sqlite file",
-            )
+            cause = f"nsys cannot export {plain(path.name)}: {plain(said[-1]) if said else 'it says no reason'}"
+            raise UsageError(cause, f"type: {line}, then give the .sqlite file")
         return nsys.read(target)

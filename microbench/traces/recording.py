@@ -21,7 +21,17 @@ from microbench.recorder import cells
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
 from microbench.traces.samples import Lines, counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
-from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Pause, Processor, Samples, Table, Trace
+from microbench.traces.trace import (
+    NONE,
+    TURNS,
+    Loop,
+    Pause,
+    Processor,
+    Samples,
+    Table,
+    Trace,
+    memory_place,
+)
 
 MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells
@@ -41,9 +51,6 @@ CATEGORIES = {
 APIS = {cells.RUNTIME: "runtime", cells.DRIVER: "driver"}
 # The numbers of CUPTI's enumerations (cupti_activity.h) in the words of PyTorch's profiler.
 MEMORY_NAMES = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
-MEMORY_KINDS: tuple[Memory, ...] = (
-    "unknown", "pageable", "pinned", "device", "device", "managed", "device", "managed",
-)  # fmt: skip
 COPY_WAYS = ("unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 STREAM_WAIT_EVENT = 2
 SYNC_NAMES = {1: "Event Sync", STREAM_WAIT_EVENT: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
@@ -63,7 +70,7 @@ SETTLING_NS = 100_000_000  # in which the recorder still finishes its window, wh
 UNNAMED = "(unnamed)"
 TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP, cells.FRAME)
 FRAME = re.compile(rf"(\d{{1,9}}) ({cells.OWN})?(.+)", re.DOTALL)
-GARBAGE = "Python's garbage collection"
+EXACT = {cells.COLLECTED: "Python's garbage collection", cells.ABSENT: "waiting for a processor"}
 LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
@@ -138,10 +145,8 @@ def _check_header(name: str, head: bytes) -> None:
     if magic != cells.MAGIC or version == 0 or len(head) < cells.CELL_BYTES:
         raise UsageError(f"{plain(name)} is no recording of microbench watch", "give a file that it has written")
     if version > cells.VERSION or cell_bytes != cells.CELL_BYTES:
-        raise UsageError(
-            f"{plain(name)} has format {version} of a newer microbench; this one reads format {cells.VERSION}",
-            "install the newest microbench",
-        )
+        cause = f"{plain(name)} has format {version} of a newer microbench; this one reads format {cells.VERSION}"
+        raise UsageError(cause, "install the newest microbench")
 
 
 def unmangled(name: str) -> str:
@@ -253,9 +258,7 @@ class _Reader:
         self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
         self._taken = 0
         self._texts = texts or _Texts()
-        self._samples: list[Table] = []
-        self._collections: list[Table] = []
-        self._turns: list[Table] = []
+        self._kept: dict[int, list[Table]] = {kind: [] for kind in (cells.SAMPLES, cells.TURN, *EXACT)}
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
 
@@ -273,12 +276,8 @@ class _Reader:
             elif kind == cells.CUDA_EVENT:
                 columns = [rows[column].astype(np.int64) for column in ("size", "correlation", "stream")]
                 self._events.append(np.stack(columns, axis=1))
-            elif kind == cells.SAMPLES:
-                self._samples.append(rows)
-            elif kind == cells.COLLECTED:
-                self._collections.append(rows)
-            elif kind == cells.TURN:
-                self._turns.append(rows)
+            elif kind in self._kept:
+                self._kept[kind].append(rows)
             elif kind not in TEXTS:
                 self._leave_out("cells of an unknown kind", len(rows))
 
@@ -320,15 +319,19 @@ class _Reader:
             fields[:, column] = np.minimum(rows[name], np.uint64(MAX_TIME_NS)).astype(np.int64)
         fields[fields[:, Field.NODE] == 0, Field.NODE] = NONE
         first, second = (rows["flags"] >> shift & 0xFF for shift in (0, 8))
+
+        def memory(number: int) -> int:
+            return memory_place(_of(MEMORY_NAMES, number))
+
         if kind == cells.KERNEL:
             fields[:, Field.BLOCKS], fields[:, Field.BYTES] = fields[:, Field.BYTES], NONE
             fields[:, Field.THREADS] = rows["flags"]
             fields[:, Field.NAME] = self._named(rows["name"], self._texts.kernels.get)
         elif kind == cells.MEMSET:
-            fields[:, Field.TARGET] = _each(first, _memory)
+            fields[:, Field.TARGET] = _each(first, memory)
             fields[:, Field.NAME] = self._named(first, lambda memory: f"Memset ({_of(MEMORY_NAMES, memory)})")
         else:
-            fields[:, Field.SOURCE], fields[:, Field.TARGET] = _each(first, _memory), _each(second, _memory)
+            fields[:, Field.SOURCE], fields[:, Field.TARGET] = _each(first, memory), _each(second, memory)
             ways = rows["detail"].astype(np.int64) << 16 | first.astype(np.int64) << 8 | second
             fields[:, Field.NAME] = self._named(ways, _copy)
 
@@ -380,7 +383,7 @@ class _Reader:
 
     def _read_turns(self) -> Table:
         """The turns of loops whose texts are known, sorted by time."""
-        rows = np.concatenate([np.empty(0, ROW), *self._turns])
+        rows = np.concatenate([np.empty(0, ROW), *self._kept[cells.TURN]])
         known = list(self._texts.loops)
         rows = rows[np.isin(rows["name"], known) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] <= MAX_TIME_NS)]
         turns = np.zeros(len(rows), TURNS)
@@ -395,9 +398,9 @@ class _Reader:
         for it. Its ranges then say where the main thread is.
         """
         calls, collector = self._collector.calls.rows, self._collector
-        if not self._samples or not len(calls):
+        if not self._kept[cells.SAMPLES] or not len(calls):
             return None
-        table = np.concatenate(self._samples)
+        table = np.concatenate(self._kept[cells.SAMPLES])
         possible = (table["begin_ns"] >= 0) & (table["begin_ns"] <= table["end_ns"]) & (table["end_ns"] <= MAX_TIME_NS)
         self._leave_out("samples with an impossible time", int((~possible).sum()))
         possible &= table["size"] > 0
@@ -415,14 +418,15 @@ class _Reader:
             self._add_ranges(Category.LINE, thread, found)
             for found in self._functions(each[number]):
                 self._add_ranges(Category.FUNCTION, thread, within(found, first_ns, last_ns))
-            self._add_ranges(Category.PYTHON, thread, within(self._garbage(number), first_ns, last_ns))
+            for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, 0 if number == main else NONE)):
+                self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
         return counted(list(each.values()))
 
-    def _garbage(self, thread: int) -> Lines:
-        """The times in which a thread collected Python's garbage."""
-        rows = np.concatenate([np.empty(0, ROW), *self._collections])
+    def _known_exactly(self, kind: int, thread: int) -> Lines:
+        """The times in which a thread collected Python's garbage, or had no processor."""
+        rows = np.concatenate([np.empty(0, ROW), *self._kept[kind]])
         rows = in_order(rows[(rows["place"] == thread) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] < rows["end_ns"])])
-        names = np.full(len(rows), self._collector.name(GARBAGE))
+        names = np.full(len(rows), self._collector.name(EXACT[kind]))
         return Lines(rows["begin_ns"].astype(np.int64), np.minimum(rows["end_ns"], MAX_TIME_NS), names)
 
     def _add_ranges(self, category: Category, thread: int, found: Lines) -> None:
@@ -472,7 +476,8 @@ class _Reader:
 
         Of several records of one event it is the last that was submitted before the wait.
         """
-        events, wanted = _sorted(self._events), syncs[:, Field.ON_CORRELATION].copy()
+        whole = np.concatenate([np.empty((0, 3), np.int64), *self._events])
+        events, wanted = whole[np.lexsort((whole[:, 1], whole[:, 0]))], syncs[:, Field.ON_CORRELATION].copy()
         syncs[:, Field.ON_CORRELATION] = NONE
         if not len(events):
             return
@@ -527,11 +532,6 @@ def _without_others(trace: Trace) -> Trace:
     return msgspec.structs.replace(trace, work=trace.work[inside | (trace.work["call"] != NONE)])
 
 
-def _sorted(events: list[Integers]) -> Integers:
-    whole = np.concatenate([np.empty((0, 3), np.int64), *events])
-    return whole[np.lexsort((whole[:, 1], whole[:, 0]))]
-
-
 def _each(numbers: npt.NDArray[np.integer], function: Callable[[int], int]) -> Integers:
     """What the function gives for each number; it is called once for each different one."""
     different, inverse = np.unique(numbers, return_inverse=True)
@@ -546,10 +546,6 @@ def _known(numbers: npt.NDArray[np.integer]) -> Integers:
 
 def _of(names: tuple[str, ...], number: int) -> str:
     return names[number] if number < len(names) else names[0]
-
-
-def _memory(number: int) -> int:
-    return MEMORIES.index(MEMORY_KINDS[number] if number < len(MEMORY_KINDS) else "unknown")
 
 
 def _copy(number: int) -> str:

@@ -73,6 +73,5 @@ def open_trace(path: Path) -> Iterator[TraceStream]:
             yield TraceStream(file)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(
-            f"{plain(path)} cannot be read: {reason}", "give the file of a recording, or a folder of them"
-        ) from None
+        cause = f"{plain(path)} cannot be read: {reason}"
+        raise UsageError(cause, "give the file of a recording, or a folder of them") from None

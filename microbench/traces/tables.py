@@ -81,6 +81,14 @@ def whole(numbers: Numbers, most: int = FURTHEST_NS) -> Numbers:
     return np.where((numbers >= 0) & (numbers <= most), numbers, NONE)
 
 
+def table_of(dtype: np.dtype[np.void], count: int, **columns: object) -> Table:
+    """A table of ``count`` rows with these columns, and NONE in all others."""
+    table = np.empty(count, dtype)
+    for name in table.dtype.names or ():
+        table[name] = columns.get(name, NONE)
+    return table
+
+
 def joined(dtype: np.dtype[np.void], parts: Sequence[Table]) -> tuple[Table, npt.NDArray[np.intp] | None]:
     """One table of all parts, sorted by ``begin_ns``; the order that sorted it, None if it was in order already."""
     table = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])

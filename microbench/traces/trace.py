@@ -20,6 +20,10 @@ WorkKind = Literal["kernel", "copy", "memset", "graph"]  # "graph": one row for 
 WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
 Memory = Literal["unknown", "pageable", "pinned", "device", "managed"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
+MEMORY_WORDS: Mapping[str, Memory] = {
+    "pageable": "pageable", "pinned": "pinned", "device": "device", "array": "device", "device static": "device",
+    "managed": "managed", "managed static": "managed",
+}  # fmt: skip
 # "overhead" is the profiler's own work; "driver" is CUDA's own within a call, which loads a module, compiles, or waits
 # for room in its queue. "line" is the line of the program that samples found, and "function" the innermost function of
 # a package within it; nobody recorded their begins and ends.
@@ -144,6 +148,11 @@ class Trace(msgspec.Struct, frozen=True):
     loops: tuple[Loop, ...] = ()
     callers: Mapping[str, frozenset[str]] = {}
     turns: Table = np.empty(0, TURNS)
+
+
+def memory_place(words: str) -> int:
+    """The place in MEMORIES of a memory as recorders call it: "Device Static"."""
+    return MEMORIES.index(MEMORY_WORDS.get(words.strip().lower().replace("_", " "), "unknown"))
 
 
 def name_of(trace: Trace, name: int) -> str:

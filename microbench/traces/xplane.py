@@ -22,10 +22,9 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from microbench.core.errors import UsageError
-from microbench.traces.tables import LONGEST_NAME, CallFinder, Names, Numbers, Threads, joined, timed, whole
+from microbench.traces.tables import LONGEST_NAME, CallFinder, Names, Numbers, Threads, joined, table_of, timed, whole
 from microbench.traces.trace import (
     CALLS,
-    MEMORIES,
     NONE,
     RANGE_KINDS,
     RANGES,
@@ -33,12 +32,12 @@ from microbench.traces.trace import (
     SYNCS,
     WORK,
     WORK_KINDS,
-    Memory,
     RangeKind,
     SyncKind,
     Table,
     Trace,
     WorkKind,
+    memory_place,
 )
 
 GZIP = b"\x1f\x8b"
@@ -75,10 +74,6 @@ COPY_NAME = re.compile(r"Memcpy(\w)2(\w)")
 LAUNCH = "cuLaunchKernel"
 GRAPH_OF_CALL = re.compile(r" \(CudaGraph:\d+\)$")
 DROPPED = re.compile(r"(\d{1,18}) events dropped because total (driver|device)")
-MEMORY_OF_WORD: dict[str, Memory] = {
-    "pageable": "pageable", "pinned": "pinned", "device": "device", "device_static": "device", "array": "device",
-    "managed": "managed", "managed_static": "managed",
-}  # fmt: skip
 SYNC_OF_NAME: dict[str, SyncKind] = {
     "cuEventSynchronize": "event", "cuStreamWaitEvent": "stream_wait_event", "cuStreamSynchronize": "stream",
     "cuCtxSynchronize": "context",
@@ -106,15 +101,13 @@ def read(path: Path) -> Trace:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _refusal(path, f"gzip cannot unpack it: {error}") from error
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror or error}", "check its name and permissions"
-        ) from error
+        cause = f"{path} cannot be read: {error.strerror or error}"
+        raise UsageError(cause, "check its name and permissions") from error
 
 
 def _refusal(path: Path, cause: str) -> UsageError:
-    return UsageError(
-        f"{path} is no usable XLA profile: {cause}", "jax.profiler.trace(FOLDER) writes an .xplane.pb file"
-    )
+    next_step = "jax.profiler.trace(FOLDER) writes an .xplane.pb file"
+    return UsageError(f"{path} is no usable XLA profile: {cause}", next_step)
 
 
 class _Damaged(Exception):
@@ -321,9 +314,14 @@ class _Reader:
                     self.lost[f"{what} events"] += int(count)
         if not planes:
             raise _Damaged("it has no plane")
-        calls, keys = self.call_table()
+        calls, keys = self.table(self.calls, "calls", CALLS, "name", "thread")
         finder = CallFinder(keys, calls["begin_ns"])
-        ranges, work, syncs = self.range_table(), self.work_table(finder), self.sync_table(finder)
+        ranges, _ = self.table(self.ranges, "ranges", RANGES, "name", "thread", "kind")
+        shape = ("blocks", "threads", "bytes", "source", "target")
+        work, keys = self.table(self.work, "work", WORK, "stream", "node", "name", "device", "kind", *shape)
+        work["call"] = finder.calls(keys, work["begin_ns"])
+        syncs, keys = self.table(self.syncs, "waits", SYNCS, "kind")
+        syncs["call"] = finder.calls(keys, syncs["begin_ns"])
         first_ns = min((int(table["begin_ns"][0]) for table in (calls, ranges, work) if len(table)), default=0)
         return Trace(
             source=str(self.path),
@@ -420,7 +418,7 @@ class _Reader:
                 continue
             kind, numbers, title = self.kind_of_work(name, stats)
             node = _integer(stats.get("cuda_graph_node_id"), NONE)
-            self.work.add(begin_ns, end_ns, stream, node, correlation, title, device, WORK_KINDS.index(kind), *numbers)
+            self.work.add(begin_ns, end_ns, stream, node, title, device, WORK_KINDS.index(kind), *numbers, correlation)
 
     def kind_of_work(self, name: str, stats: Mapping[str, Value]) -> tuple[WorkKind, tuple[int, ...], int]:
         """What an event of a stream is; its blocks, threads, bytes, source and target; and the place of its name."""
@@ -473,52 +471,19 @@ class _Reader:
                 kind, name = "annotation", f"{name}#{stats['step_num']}"
             self.ranges.add(begin_ns, end_ns, self.names.place(name or "(unnamed)"), thread, RANGE_KINDS.index(kind))
 
-    def timed(self, columns: Numbers, what: str) -> Numbers:
+    def table(self, taken: _Columns, what: str, dtype: np.dtype[np.void], *names: str) -> tuple[Table, Numbers]:
+        """The rows with times by time, with begin, end and these columns; and what the last column of each holds."""
+        columns = taken.take()
         good = timed(columns[:, 0], columns[:, 1])
         self.unread[f"{what} without times"] += len(columns) - int(np.count_nonzero(good))
-        return columns[good]
-
-    def call_table(self) -> tuple[Table, Numbers]:
-        columns = self.timed(self.calls.take(), "calls")
-        table = np.empty(len(columns), CALLS)
-        for place, name in enumerate(("begin_ns", "end_ns", "name", "thread")):
-            table[name] = columns[:, place]
-        table, order = joined(CALLS, [table])
-        return table, columns[:, 4] if order is None else columns[order, 4]
-
-    def range_table(self) -> Table:
-        columns = self.timed(self.ranges.take(), "ranges")
-        table = np.empty(len(columns), RANGES)
-        for place, name in enumerate(("begin_ns", "end_ns", "name", "thread", "kind")):
-            table[name] = columns[:, place]
-        return joined(RANGES, [table])[0]
-
-    def work_table(self, finder: CallFinder) -> Table:
-        columns = self.timed(self.work.take(), "work")
-        table = np.empty(len(columns), WORK)
-        fields = ("begin_ns", "end_ns", "stream", "node", "", "name", "device", "kind", "blocks", "threads", "bytes")
-        for place, name in enumerate((*fields, "source", "target")):
-            if name:
-                table[name] = columns[:, place]
-        table["call"] = finder.calls(columns[:, 4], table["begin_ns"])
-        return joined(WORK, [table])[0]
-
-    def sync_table(self, finder: CallFinder) -> Table:
-        columns = self.timed(self.syncs.take(), "waits")
-        table = np.empty(len(columns), SYNCS)
-        for place, name in enumerate(("begin_ns", "end_ns", "kind")):
-            table[name] = columns[:, place]
-        table["stream"] = table["on_stream"] = table["on_call"] = NONE
-        table["call"] = finder.calls(columns[:, 3], table["begin_ns"])
-        return joined(SYNCS, [table])[0]
+        columns = columns[good]
+        named = {name: columns[:, place] for place, name in enumerate(("begin_ns", "end_ns", *names))}
+        table, order = joined(dtype, [table_of(dtype, len(columns), **named)])
+        return table, columns[:, -1] if order is None else columns[order, -1]
 
 
 def _integer(value: Value | None, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value < SIGN else otherwise
-
-
-def _memory(word: str) -> int:
-    return MEMORIES.index(MEMORY_OF_WORD.get(word.lower(), "unknown"))
 
 
 def _details(kind: WorkKind, text: str) -> tuple[int, ...]:
@@ -529,11 +494,11 @@ def _details(kind: WorkKind, text: str) -> tuple[int, ...]:
         return (blocks if blocks < SIGN else NONE, threads if threads < 1 << 31 else NONE, NONE, 0, 0)
     if kind == "copy":
         if copy := COPY.search(text):
-            return (NONE, NONE, int(copy[3]), _memory(copy[1]), _memory(copy[2]))
+            return (NONE, NONE, int(copy[3]), memory_place(copy[1]), memory_place(copy[2]))
         size = COPY_SIZE.search(text)
         return (NONE, NONE, int(size[1]) if size else NONE, 0, 0)
     if kind == "memset" and (memset := MEMSET.search(text)):
-        return (NONE, NONE, int(memset[2]), 0, _memory(memset[1]))
+        return (NONE, NONE, int(memset[2]), 0, memory_place(memset[1]))
     return (NONE, NONE, NONE, 0, 0)
 
 

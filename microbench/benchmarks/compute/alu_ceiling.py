@@ -12,13 +12,13 @@ Reading
     table. A kernel needs at least latency x issue rate independent instructions in flight to keep the units busy.
 """
 
+from typing import get_args
+
 from microbench.experiments.compute.alu import AluOperation, arithmetic, chain
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results
 
-OPERATIONS = (
-    "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",
-)  # fmt: skip
+OPERATIONS: tuple[str, ...] = get_args(AluOperation)
 CHAIN_S = 2e-4
 CHAIN_REPEATS = 16
 

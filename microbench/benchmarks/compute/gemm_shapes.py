@@ -61,13 +61,8 @@ BENCHMARK = Benchmark(
     axes={
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp16", "fp8_e4m3_fast", "int8")),
         "projection": Axis("model and projection that give the weights", ("7b_out",), DEFAULT, tuple(PROJECTIONS)),
-        "rows": Axis(
-            "rows (tokens) of a product",
-            (),
-            (1, 16, 128, 512),
-            (1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
-            minimum=1,
-            maximum=65536,
+        "rows": Axis.numbers(
+            "rows (tokens) of a product", "", "1 16 128 512", "1 2 4 8 16 32 64 128 256 512", least=1, most=65536
         ),
     },
 )

@@ -74,16 +74,12 @@ BENCHMARK = Benchmark(
         Metric("host_memory", "count", "B", "host memory that one executable graph takes"),
     ),
     axes={
-        "nodes": Axis(
-            "empty kernels in the chain",
-            (100,),
-            (1, 10, 100, 1000, 10_000),
-            (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000),
-            minimum=1,
-            maximum=20_000,
+        "nodes": Axis.numbers(
+            "empty kernels in the chain", "100", "1 10 100 1000 10000", "1 3 10 30 100 300 1000 3000 10000", least=1,
+            most=20_000,
         )
     },
     own_process=lambda params: f"graph_lifecycle {params['nodes']}",
     core=True,
     late=lambda params: params["nodes"] not in LINE_NODES,
-)
+)  # fmt: skip

@@ -26,7 +26,7 @@ import msgspec
 from microbench.experiments.graph.iterations import Decider, decided_loop
 from microbench.experiments.graph.nodes import NodeChain, NodeKind, node_chain
 from microbench.meter.alternating import device_difference
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Skip
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Skip
 
 LONG, SHORT = 220, 20
 STREAM_CALLS = 200
@@ -40,12 +40,8 @@ def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Results:
     """The time of many iterations less that of a few, which excludes the begin and end of the loop."""
     loop = decided_loop(gpu, decider)
     loop(FEW)
-
-    def take() -> tuple[float]:
-        return ((loop(MANY) - loop(FEW)) * NANOSECOND_S,)
-
     checked = "the counter ended as full as it should"
-    yield meter.collect("iteration", take, clock="host", calls=MANY - FEW, verified=checked)
+    yield meter.host_ns("iteration", lambda: loop(MANY) - loop(FEW), calls=MANY - FEW, verified=checked)
 
 
 def updates(meter: Meter, chain: NodeChain, nodes: int) -> Results:
@@ -56,10 +52,7 @@ def updates(meter: Meter, chain: NodeChain, nodes: int) -> Results:
     except Skip as refused:
         yield Fact("update", None, source="cuGraphExecUpdate", reason=str(refused))
         return
-    checked = chain.check()
-    yield meter.collect(
-        "update", lambda: (chain.update_ns() * NANOSECOND_S,), clock="host", calls=nodes, verified=checked
-    )
+    yield meter.host_ns("update", chain.update_ns, calls=nodes, verified=chain.check())
 
 
 def measure(gpu: Gpu, meter: Meter, kind: str) -> Results:
@@ -74,7 +67,7 @@ def measure(gpu: Gpu, meter: Meter, kind: str) -> Results:
     if long.stream is not None:
         yield meter.device_time("stream", long.stream, STREAM_CALLS)
     yield meter.submit_time("launch", long.graph, per_call=False)
-    yield meter.collect("instantiate", lambda: (long.instantiate_ns() * NANOSECOND_S,), clock="host", calls=LONG)
+    yield meter.host_ns("instantiate", long.instantiate_ns, calls=LONG)
     yield from updates(meter, long, LONG)
 
 

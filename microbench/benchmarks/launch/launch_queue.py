@@ -55,12 +55,8 @@ BENCHMARK = Benchmark(
     title="Depth of the launch queue",
     metrics=(Metric("depth", "count", "launch", "launches queued in one stream before the call blocks"),),
     axes={
-        "argument_bytes": Axis(
-            "bytes of the parameter block",
-            (0,),
-            (0, 1024, 3072, 4096),
-            (0, 64, 256, 1024, 2048, 2560, 3072, 3584, 4096),
-            maximum=4096,
+        "argument_bytes": Axis.numbers(
+            "bytes of the parameter block", "0", "0 1024 3072 4096", "0 64 256 1024 2048 2560 3072 3584 4096", most=4096
         )
     },
     core=True,

@@ -10,20 +10,19 @@ Reading
     More streams hardly raise the submission rate of one thread. They raise the number of kernels that run side by side.
 """
 
+from functools import partial
+
 from microbench.experiments.launch.streams import resident, round_robin_ns
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Work
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, Work
 
 LAUNCHES = 400
 RESIDENT_NS = 1_000_000
 
 
 def measure(gpu: Gpu, meter: Meter, streams: int) -> Results:
-    round_robin_ns(gpu, streams, LAUNCHES)
-
-    def take() -> tuple[float]:
-        return (round_robin_ns(gpu, streams, LAUNCHES) * NANOSECOND_S,)
-
-    yield meter.collect("rate", take, clock="host", calls=LAUNCHES, work=Work(launches=1))
+    rounds_ns = partial(round_robin_ns, gpu, streams, LAUNCHES)
+    rounds_ns()
+    yield meter.host_ns("rate", rounds_ns, calls=LAUNCHES, work=Work(launches=1))
     counted = "counted by the kernels themselves"
     yield meter.collect(
         "resident", lambda: (float(resident(gpu, streams, RESIDENT_NS)),), clock="counter", verified=counted
@@ -37,13 +36,8 @@ BENCHMARK = Benchmark(
         Metric("resident", "count", "launch", "most kernels resident at once"),
     ),
     axes={
-        "streams": Axis(
-            "streams used in turn",
-            (1, 8, 32),
-            (1, 2, 8, 32, 128),
-            (1, 2, 4, 8, 16, 32, 64, 128),
-            minimum=1,
-            maximum=1024,
+        "streams": Axis.numbers(
+            "streams used in turn", "1 8 32", "1 2 8 32 128", "1 2 4 8 16 32 64 128", least=1, most=1024
         )
     },
 )

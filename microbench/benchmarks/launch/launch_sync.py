@@ -28,6 +28,7 @@ CALLS: dict[str, Op] = {
     "query": Query(),
     "wait_event": Wait(),
 }
+LENGTHS_NS = (0, 30_000, 1_000_000, 20_000_000)
 MODES = ("spin", "yield", "blocking", "blocking_event")
 # The most waits of a batch, and the time that it may take. With kernels of 20 ms a batch is one wait.
 MOST_WAITS, BATCH_NS = 50, 5_000_000
@@ -63,13 +64,7 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "wait": Axis("how the host waits", MODES[:1], MODES, MODES),
-        "duration_ns": Axis(
-            "length of the kernel that is waited for",
-            (0,),
-            (0, 30_000, 1_000_000, 20_000_000),
-            (0, 30_000, 1_000_000, 20_000_000),
-            maximum=1_000_000_000,
-        ),
+        "duration_ns": Axis("length of the kernel that is waited for", (0,), LENGTHS_NS, LENGTHS_NS, maximum=10**9),
     },
     version=2,
     own_process=lambda params: f"launch_sync {context_mode(params)}",

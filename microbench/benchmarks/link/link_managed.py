@@ -13,27 +13,20 @@ Reading
     Faults handle few pages at a time and stall the kernel meanwhile. A prefetch is a copy: compare it with link_copy.
 """
 
-from collections.abc import Sequence
+from typing import get_args
 
 from microbench.experiments.link.managed import ManagedWay, managed_memory
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Work, verified
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, Work, verified
 
-WAYS: tuple[ManagedWay, ...] = (
-    "fault_to_device", "prefetch_to_device", "read_mostly_to_device", "again_on_device",
-    "fault_to_host", "prefetch_to_host",
-)  # fmt: skip
+WAYS: tuple[str, ...] = get_args(ManagedWay)
 
 
 def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Results:
     managed = managed_memory(gpu, way, size_bytes)
     managed.take_ns()
-
-    def take() -> Sequence[float]:
-        return (managed.take_ns() * NANOSECOND_S,)
-
     # Pages that are already there do not cross the link, so they have no ceiling.
     bound = None if way == "again_on_device" else "pcie_h2d" if way.endswith("device") else "pcie_d2h"
-    found = meter.collect("bandwidth", take, clock="host", work=Work(bytes=size_bytes), bound=bound)
+    found = meter.host_ns("bandwidth", managed.take_ns, work=Work(bytes=size_bytes), bound=bound)
     yield from verified([found], managed.check())
 
 

@@ -16,7 +16,6 @@ Reading
     one GPU copies within its own memory: it has no bus bandwidth and does not measure links.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -24,7 +23,7 @@ import msgspec
 from microbench.core.bench import KIB, MIB, Axis, Benchmark, Package, always
 from microbench.core.model import Environment, Metric, Work
 from microbench.experiments.link.collectives import Binding, CollectiveName, bus_factor, nccl_collective
-from microbench.meter.benchmark import NANOSECOND_S, Gpu, Meter, Params, Results, verified
+from microbench.meter.benchmark import Gpu, Meter, Params, Results, verified
 
 BATCH_OF_CALLS = 20  # nccl-tests' default
 EVERY_GPU = "all"
@@ -59,14 +58,10 @@ def measure(gpu: Gpu, meter: Meter, operation: CollectiveName, binding: Binding,
     bound = "nvlink" if gpu.info.link.nvlinks and operation != "all_reduce" else None
     collective.take_ns(BATCH_OF_CALLS)
     collective.fresh()
-
-    def take(count: int) -> Sequence[float]:
-        return (collective.take_ns(count) * NANOSECOND_S,)
-
-    call = meter.collect("call", partial(take, BATCH_OF_CALLS), clock="host", calls=BATCH_OF_CALLS)
+    call = meter.host_ns("call", partial(collective.take_ns, BATCH_OF_CALLS), calls=BATCH_OF_CALLS)
     measured = [call]
     if size_bytes <= SMALL_BYTES:
-        measured.append(meter.collect("round_trip", partial(take, 1), clock="host"))
+        measured.append(meter.host_ns("round_trip", partial(collective.take_ns, 1)))
     else:
         work = Work(bytes=collective.size_bytes)
         measured.append(msgspec.structs.replace(call, metric="algorithm_bandwidth", work=work))

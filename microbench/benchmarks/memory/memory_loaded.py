@@ -60,15 +60,11 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "level": Axis("level that is read", (), ("dram", "l2"), ("dram", "l2")),
-        "load_percent": Axis(
-            "load of the other SMs in % of the bandwidth that they can get",
-            (),
-            (20, 50, 80, 90, 100),
-            (5, 10, 20, 30, 40, 50, 60, 70, 75, 80, 85, 90, 95, 100),
-            minimum=1,
-            maximum=100,
+        "load_percent": Axis.numbers(
+            "load of the other SMs in % of the bandwidth that they can get", "", "20 50 80 90 100",
+            "5 10 20 30 40 50 60 70 75 80 85 90 95 100", least=1, most=100,
         ),
     },
     late=always,
     version=2,
-)
+)  # fmt: skip

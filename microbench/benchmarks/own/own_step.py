@@ -54,7 +54,9 @@ def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Para
     step = own_step(gpu, partial(bound, gpu, function, setup, axes))
     meter.tick("warm_up", 1, 0.0)
     yield Fact("library", step.library, source="the function's outputs, arguments and imports")
-    slow = _once_s(step) > SLOW_S
+    taken_ns = np.zeros(1, dtype=np.int64)
+    step.submit.round_trips(taken_ns)
+    slow = taken_ns[0] * NANOSECOND_S > SLOW_S
     yield meter.submit_time("submit", step.submit, calls=1 if slow else None)
     trips = meter.round_trip("step", step.submit, batch=1 if slow else TRIPS)
     gpu_time = _gpu_time(gpu, meter, step, (1,) if slow else BATCHES) if step.library != JAX else None
@@ -81,13 +83,6 @@ def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Para
         yield gpu_time
         if cold_time is not None:
             yield cold_time
-
-
-def _once_s(step: OwnStep) -> float:
-    """The time of one call with its wait."""
-    taken_ns = np.zeros(1, dtype=np.int64)
-    step.submit.round_trips(taken_ns)
-    return float(taken_ns[0]) * NANOSECOND_S
 
 
 def _gpu_time(gpu: Gpu, meter: Meter, step: OwnStep, batches: tuple[int, ...]) -> Measurement | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from microbench.experiments.compute.instructions import Resident, SimulatedResident, prepare, simulated_resident
-from microbench.gpu.cuda.timing import STAMPS, UnitPass, alone_on_its_sm, pass_of
+from microbench.gpu.cuda.timing import STAMPS, UnitPass, alone_on_its_sm, pass_of, stamped
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Parameters, experiment, launch
 
 # Multiply-adds, integer multiply-add and addition, two special functions.
@@ -26,15 +26,7 @@ CHAIN_STEPS, WARP_THREADS = 512, 32
 RESULT_WORDS = 2 * CHAINS * THREADS
 CHECKED_REPEATS = (1, 3)
 # KIND of kernels/alu.cu.
-KINDS: dict[AluOperation, int] = {
-    "fma_fp64": 0, "fma_fp32": 1, "fma_fp16x2": 2, "fma_bf16x2": 3, "mad_int32": 4, "add_int32": 5, "exp2_fp32": 6,
-    "rsqrt_fp32": 7,
-}  # fmt: skip
-# Instructions of one repetition on one pair of numbers.
-STEPS: dict[AluOperation, int] = {
-    "fma_fp64": 64, "fma_fp32": 64, "fma_fp16x2": 64, "fma_bf16x2": 64, "mad_int32": 64, "add_int32": 64,
-    "exp2_fp32": 4, "rsqrt_fp32": 4,
-}  # fmt: skip
+KINDS: dict[AluOperation, int] = {operation: kind for kind, operation in enumerate(get_args(AluOperation))}
 FMA = ("fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2")
 INTEGER = ("mad_int32", "add_int32")
 # x after one instruction of a special function.
@@ -48,10 +40,15 @@ FAR_OFF = 2.0**-18
 BF16_CUT_BITS = 45  # of a float64's significand
 
 
+def steps_of(operation: AluOperation) -> int:
+    """Instructions of one repetition on one pair of numbers."""
+    return 4 if operation in FUNCTIONS else 64
+
+
 def operations_of(operation: AluOperation) -> int:
     """Operations of one SM in one repetition, counted as in Resident."""
     each = (2 if operation in FMA else 1) * (2 if operation.endswith("x2") else 1)
-    return THREADS * CHAINS * STEPS[operation] * each
+    return THREADS * CHAINS * steps_of(operation) * each
 
 
 class _Kernel:
@@ -68,27 +65,22 @@ class _Kernel:
         self.operands = case.device_memory(RESULT_WORDS * word_bytes)
         self._out = case.device_memory(RESULT_WORDS * word_bytes * self.blocks)
         self._stamps = case.device_memory(STAMPS.itemsize * self.blocks)
-        # The arguments that change: repetitions, k and other_k.
-        self._changing = np.zeros(3, dtype=np.uint64)
-        row = Parameters([(self.operands, 0, self._out, self._stamps, 0, 0)])
-        for argument, place in ((1, 0), (4, 1), (5, 2)):
-            row.point(argument, self._changing.ctypes.data + 8 * place)
-        self._submit = launch(case, function, op, row, shared_bytes=shared_bytes, keep=(self._changing,))
+        # Repetitions, k and other_k change: arguments 1, 4 and 5.
+        self._row = Parameters([(self.operands, 0, self._out, self._stamps, 0, 0)])
+        self._submit = launch(case, function, op, self._row, shared_bytes=shared_bytes)
         self.fresh()
 
     def fresh(self) -> Operands:
         operands = draw(self._operation, time.time_ns())
         self._case.upload(self.operands, np.ascontiguousarray(encode(self._operation, operands)))
-        self._changing[1:] = encode_constants(self._operation, operands)
+        self._row[4], self._row[5] = encode_constants(self._operation, operands)
         self._case.synchronize()
         return operands
 
     def take(self, repeats: int) -> UnitPass:
         """Run ``repeats`` repetitions on each block's SM. Raises MeasurementError if two blocks shared an SM."""
-        self._changing[0] = repeats
-        self._submit(1)
-        self._case.synchronize()
-        return pass_of(self._case.read(self._stamps, self.blocks, STAMPS))
+        self._row[1] = repeats
+        return pass_of(stamped(self._case, self._submit, self._stamps, self.blocks))
 
     def results(self) -> Bits:
         """Numbers of the last launch: x of all chains, then y, shape (blocks, 2 CHAINS, THREADS, parts)."""
@@ -117,8 +109,8 @@ class Arithmetic(_Kernel, Resident):
 
 
 def simulated_arithmetic(machine: Machine, operation: AluOperation) -> SimulatedResident:
-    prepare(machine, operation)
     costs = machine.costs.compute
+    prepare(machine, operation)
     return simulated_resident(machine, costs.alu_per_clock[operation], costs.alu_joules[operation], tensor=False)
 
 
@@ -243,7 +235,7 @@ def expected(operation: AluOperation, operands: Operands, repeats: int) -> tuple
     for _ in range(repeats):
         if function is not None:
             x = rounded(operation, x * operands.k + y)
-        for _ in range(STEPS[operation] // 2):
+        for _ in range(steps_of(operation) // 2):
             if function is not None:
                 x = function(function(x))
             else:

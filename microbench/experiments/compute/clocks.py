@@ -63,7 +63,7 @@ class SimulatedClockBracket(FakeEventPair, ClockBracket):
     """The mean of the simulated clock between the ends of the two kernels."""
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(machine, call_of(Launch(), machine.costs, {}))
+        super().__init__(machine, call_of(Launch(), machine.costs))
 
     begin = FakeEventPair.start
     end = FakeEventPair.stop

@@ -1,8 +1,7 @@
 """Matrix products by cuBLASLt, through nvmath-python's bindings: its candidates for a product, and their calls."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -96,22 +95,16 @@ class CublasLt:
         arithmetic = ARITHMETIC.get(matrices.dtype, SINGLE)
         self.alpha = np.ones(1, dtype=SCALARS[arithmetic.scalar])
         self._beta = np.zeros_like(self.alpha)
-        with self._refusals():
+        try:
             self._handle = self._owned(self._lt.create(), self._lt.destroy)
             self._description = self._describe(arithmetic)
             self._layouts = self._lay_out()
             self._workspace = case.device_memory(WORKSPACE_BYTES)
             self._candidates = self._ask()
             self.ways = unique(self._name(index) for index in range(len(self._candidates)))
-
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        """Errors of the bindings as Skip: nvmath raises RuntimeError if a library or function is not found."""
-        try:
-            yield
-        except (RuntimeError, OSError, self._lt.cuBLASLtError) as error:
+        except (RuntimeError, OSError, self._lt.cuBLASLtError) as error:  # RuntimeError: nvmath finds no library
             reason = plain(error).partition(". You can set")[0]
-            raise Skip(f"cuBLASLt, {self._matrices.dtype}: {reason}") from error
+            raise Skip(f"cuBLASLt, {matrices.dtype}: {reason}") from error
 
     @property
     def refusals(self) -> tuple[type[Exception], ...]:

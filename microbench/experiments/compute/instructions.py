@@ -9,7 +9,7 @@ import numpy as np
 
 from microbench.core.model import Measurement, Work
 from microbench.gpu.cuda.timing import UnitPass
-from microbench.gpu.experiment import Machine, MeasurementError, Scoped, Skip
+from microbench.gpu.experiment import Machine, Scoped, Skip
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import Item, Load
 from microbench.gpu.fake.transfers import Ends
@@ -112,13 +112,7 @@ class Answer(Ends):
     """Like Ends, for a result that is computed instead of moved."""
 
     def __init__(self, costs: FakeCosts, what: str) -> None:
-        super().__init__(costs, size_bytes=1)
-        self._what = what
-
-    def check(self) -> str:
-        if self._wrong_byte is not None:
-            raise MeasurementError(f"SIMULATED: {self._what} is not what its operands give")
-        return "SIMULATED: every number compared"
+        super().__init__(costs, 1, f"{what} is not what its operands give", "SIMULATED: every number compared")
 
 
 class SimulatedResident(Scoped, Resident):

@@ -49,7 +49,8 @@ class Gemm:
 
     It consists of ``calls``, one for each product and copy of B, which submit to stream 0 of the case. Each call is
     made once here, because loading code and allocating the library's memory are impossible behind a gate. ``keep``
-    holds the objects whose addresses the calls use. Raises MeasurementError for one of ``refusals``.
+    holds the objects whose addresses the calls use. Raises MeasurementError for one of ``refusals``. ``fresh`` and
+    ``check`` are those of the operands.
     """
 
     submit: Submit
@@ -62,7 +63,8 @@ class Gemm:
         keep: object = None,
         refusals: tuple[type[Exception], ...] = (),
     ) -> None:
-        self._case, self._operands, self._keep = case, operands, keep
+        self._case, self._keep = case, keep
+        self.fresh, self.check = operands.fresh, operands.check
         self._call = in_turn(calls)
         self.submit = LayerSubmit(LayerHandle(call=self._call, stream_handle=case.stream(0)), driver)
         try:
@@ -71,17 +73,6 @@ class Gemm:
         except refusals as error:
             raise MeasurementError(f"the library refuses the algorithm that it suggested: {plain(error)}") from error
         case.synchronize()
-
-    def fresh(self) -> None:
-        """Fill the operands with new data and poison D; returns when both are done."""
-        self._operands.fresh()
-
-    def check(self) -> str:
-        """Compare D with A B by products with random vectors of signs, in float64. Returns how that was done.
-
-        Raises MeasurementError, with both errors, if D is further off than the rounding of its types allows.
-        """
-        return self._operands.check()
 
     def graph(self, calls: int) -> Submit:
         """A graph of ``calls`` calls of ``submit``, one after the other. One call of the result is one replay.
@@ -295,7 +286,8 @@ class SimulatedGemm(Gemm):
     """One product by one kernel of a library."""
 
     def __init__(self, problem: SimulatedProblem, library: ProductLibrary, way: str) -> None:
-        self._problem, self._operands, self._kernel = problem, problem.answer, (library, way)
+        self._problem, self._kernel = problem, (library, way)
+        self.fresh, self.check = problem.answer.fresh, problem.answer.check
         self.submit = self._submit(library.submit_ns, 1)
 
     def _submit(self, host_ns: float, calls: int) -> Submit:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from microbench.experiments.compute.instructions import Resident, SimulatedResident, dotted, prepare, simulated_resident
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
-from microbench.gpu.cuda.timing import STAMPS, UnitPass, pass_of
+from microbench.gpu.cuda.timing import STAMPS, UnitPass, pass_of, stamped
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, experiment
 
 # wgmma of warpgroups, from shared memory (9.0a only), and mma of warps, from registers.
@@ -115,17 +115,13 @@ class TensorInstructions(Resident):
         self._words = self.sms * threads * plan.result_words
         self._out = case.device_memory(self._words * np.dtype(plan.result).itemsize)
         self._stamps = case.device_memory(STAMPS.itemsize * self.sms)
-        self._repeats = np.zeros(1, dtype=np.uint64)
-        row = Parameters([(self.operands, 0, self._out, self._stamps)])
-        row.point(1, self._repeats.ctypes.data)
+        self._row = Parameters([(self.operands, 0, self._out, self._stamps)])
         op = Launch(grid_blocks=self.sms, block_threads=threads)
-        self._submit = launch(case, function, op, row, shared_bytes=plan.shared_bytes, keep=(self._repeats,))
+        self._submit = launch(case, function, op, self._row, shared_bytes=plan.shared_bytes)
 
     def take(self, repeats: int) -> UnitPass:
-        self._repeats[0] = repeats
-        self._submit(1)
-        self._case.synchronize()
-        return pass_of(self._case.read(self._stamps, self.sms, STAMPS))
+        self._row[1] = repeats
+        return pass_of(stamped(self._case, self._submit, self._stamps, self.sms))
 
     def check(self) -> str:
         """Compare the results of the last launch on each SM; each repetition starts them anew."""
@@ -157,7 +153,6 @@ def wgmma_plan(dtype: TensorType, seed: int, *, skips: bool = False) -> Plan:
 
     If it ``skips`` zeros, rows have 128 columns, of which half are zero in the first operand, which is in registers.
     """
-    first: list[Matrix | SparseMatrix]
     if skips:
         columns = 2 * WGMMA_ROW_BYTES // ELEMENT_BYTES[dtype]
         first = [sparse(dtype, WGMMA_ROWS, columns, seed + group) for group in range(WARPGROUPS)]
@@ -168,7 +163,6 @@ def wgmma_plan(dtype: TensorType, seed: int, *, skips: bool = False) -> Plan:
         places = [
             place_words(matrix.places[row : row + WARP_ROWS, chunk : chunk + of_chunks]).view(np.uint8)
             for matrix in first
-            if isinstance(matrix, SparseMatrix)
             for chunk in range(0, columns // CHUNK, of_chunks)
             for row in range(0, WGMMA_ROWS, WARP_ROWS)
         ]
@@ -203,14 +197,13 @@ def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...], *, skips
     wide = capability >= (9, 0)
     rows, row_bytes = (16 if wide else 8, 128 if wide else 32) if dtype == "fp64" else (16, 32)
     tiles, times = (4, 2) if dtype == "fp64" else (8, 8)
-    first: list[Matrix | SparseMatrix]
     if skips:
         row_bytes = SPARSE_COLUMNS * ELEMENT_BYTES[dtype]
         first = [sparse(dtype, rows, SPARSE_COLUMNS, seed + time) for time in range(times)]
     else:
         first = [normal(dtype, rows, row_bytes, seed + time) for time in range(times)]
     second = [normal(dtype, MMA_COLUMNS, row_bytes, seed + times + tile) for tile in range(tiles)]
-    places = [place_words(matrix.places).view(np.uint8) for matrix in first if isinstance(matrix, SparseMatrix)]
+    places = [place_words(matrix.places).view(np.uint8) for matrix in first if skips]
     together = sum((matrix.values for matrix in first), np.zeros_like(first[0].values))
     product = np.concatenate([together @ matrix.values.T for matrix in second], axis=1)
     return Plan(
@@ -233,23 +226,14 @@ SPARSE_COLUMNS, CHUNK = 32, 4
 PLACES = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
 
 
-class SparseMatrix(NamedTuple):
-    """``raw`` bytes of the stored elements; all ``values``, shape (rows, columns); ``places`` of the stored elements
-    of each chunk of four columns, two bits each, shape (rows, chunks)."""
-
-    raw: Bytes
-    values: Floats
-    places: npt.NDArray[np.uint32]
-
-
-def sparse(dtype: TensorType, rows: int, columns: int, seed: int) -> SparseMatrix:
+def sparse(dtype: TensorType, rows: int, columns: int, seed: int) -> Matrix:
     """Standard normal numbers in two of every four columns, drawn anew for each chunk; zeros in the others."""
     stored = normal(dtype, rows, columns // 2 * ELEMENT_BYTES[dtype], seed)
     chosen = np.random.default_rng(seed).integers(0, len(PLACES), (rows, columns // CHUNK))
     values = np.zeros((rows, columns // CHUNK, CHUNK))
     np.put_along_axis(values, PLACES[chosen], stored.values.reshape(rows, -1, 2), axis=2)
     places = (PLACES[..., 0] | PLACES[..., 1] << 2).astype(np.uint32)
-    return SparseMatrix(stored.raw, values.reshape(rows, columns), places[chosen])
+    return Matrix(stored.raw, values.reshape(rows, columns), places[chosen])
 
 
 def place_words(places: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
@@ -312,10 +296,15 @@ CUT_BITS = {"tf32": 13, "bf16": 16}
 
 
 class Matrix(NamedTuple):
-    """``raw`` bytes, shape (rows, bytes of a row), and the ``values`` that they stand for, shape (rows, columns)."""
+    """``raw`` bytes, shape (rows, bytes of a row), and the ``values`` that they stand for, shape (rows, columns).
+
+    Of a sparse matrix only the elements at ``places`` are stored: two of each chunk of four columns, two bits each,
+    shape (rows, chunks). A dense one has no ``places``.
+    """
 
     raw: Bytes
     values: Floats
+    places: npt.NDArray[np.uint32] = np.zeros((0, 0), dtype=np.uint32)
 
 
 def normal(dtype: TensorType, rows: int, row_bytes: int, seed: int) -> Matrix:

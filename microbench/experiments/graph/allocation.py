@@ -115,7 +115,7 @@ class SimulatedAllocatingStep(AllocatingStep):
         self._pairs = pairs
         self._pages = 0
         use = Launch(duration_ns=graphs.dependent_kernel_ns)
-        self._use_call = fake.call_of(use, costs, {})
+        self._use_call = fake.call_of(use, costs)
         if way.startswith("graph"):
             pair = fake.chain_of([use], costs)
             if way == "graph_nodes":

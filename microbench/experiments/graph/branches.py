@@ -54,7 +54,6 @@ class Shaped:
         self._function = case.function("launch", "record")
         cycles = case.cycles(shape.duration_ns)
         self._parameters = [Parameters([(self._out, index, cycles)]) for index in range(shape.kernels)]
-        self._edges = edges(shape)
         one_end = shape.joined or shape.branches == 1
         graph = self._graph(SAFE_QUEUE_SLOTS if one_end else max(SAFE_QUEUE_SLOTS // shape.kernels, 1))
         self.streams = Program(self._stream_calls(), waits_for=case.stream(0) if one_end else None)
@@ -106,9 +105,10 @@ class Shaped:
             stamps = words.reshape(self._shape.kernels, 2)
             if not stamps.all():
                 raise wrong(what, f"only {int(stamps.all(axis=1).sum())} kernels ran", self._shape.kernels)
-            for before, after in self._edges:
-                if stamps[after, 0] < stamps[before, 1]:
-                    raise wrong(what, f"kernel {after} began before kernel {before} had ended", "its edge kept")
+            for after, others in enumerate(dependencies(self._shape)):
+                for before in others:
+                    if stamps[after, 0] < stamps[before, 1]:
+                        raise wrong(what, f"kernel {after} began before kernel {before} had ended", "its edge kept")
         return ORDER_CHECK
 
 
@@ -117,19 +117,14 @@ def branch_kernel(shape: Shape, branch: int, place: int) -> int:
     return (1 if shape.joined else 0) + branch * shape.length + place
 
 
-def edges(shape: Shape) -> list[tuple[int, int]]:
-    """(before, after) for each dependency."""
-    pairs: list[tuple[int, int]] = []
-    for branch in range(shape.branches):
-        line = [branch_kernel(shape, branch, place) for place in range(shape.length)]
-        pairs += itertools.pairwise([0, *line, shape.kernels - 1] if shape.joined else line)
-    return pairs
-
-
 def dependencies(shape: Shape) -> list[tuple[int, ...]]:
     """Each kernel's direct predecessors."""
-    pairs = edges(shape)
-    return [tuple(before for before, after in pairs if after == kernel) for kernel in range(shape.kernels)]
+    before: list[tuple[int, ...]] = [() for _ in range(shape.kernels)]
+    for branch in range(shape.branches):
+        line = [branch_kernel(shape, branch, place) for place in range(shape.length)]
+        for first, then in itertools.pairwise([0, *line, shape.kernels - 1] if shape.joined else line):
+            before[then] += (first,)
+    return before
 
 
 def schedule(before: Sequence[tuple[int, ...]], duration_ns: float, costs: FakeCosts) -> FloatArray:
@@ -174,25 +169,22 @@ class SimulatedShaped(Shaped):
         machine.clock.pass_ns(costs.graphs.instantiate.at(shape.kernels))
         self._machine = machine
         self.graph = FakeSubmit(machine, replay_of(graph, costs))
-        self._submits = self._on_streams(shape)
-        slots = costs.queue_slots // 2 // (shape.length + 2)  # of stream 0, the fullest
-        self.streams = FakeProgram(machine, self._submit, max(slots, 1))
-
-    def _on_streams(self, shape: Shape) -> list[FakeSubmit]:
-        machine, branches = self._machine, range(shape.branches)
+        branches = range(shape.branches)
         others = branches[1:] if shape.joined else ()
-        launches = [bound(machine, Launch(shape.duration_ns, stream=branch), {}) for branch in branches]
-        records = [bound(machine, Record(timed=False, stream=branch), {}) for branch in branches]
+        launches = [bound(machine, Launch(shape.duration_ns, stream=branch)) for branch in branches]
+        records = [bound(machine, Record(timed=False, stream=branch)) for branch in branches]
         submits = launches * shape.length
         if shape.joined:
-            fork = [bound(machine, Wait(stream=branch, other=0), {}) for branch in others]
-            join = [bound(machine, Wait(stream=0, other=branch), {}) for branch in others]
+            fork = [bound(machine, Wait(stream=branch, other=0)) for branch in others]
+            join = [bound(machine, Wait(stream=0, other=branch)) for branch in others]
             submits = [launches[0], records[0], *fork, *submits, *records[1:], *join, launches[0]]
-        return submits
+        slots = costs.queue_slots // 2 // (shape.length + 2)  # of stream 0, the fullest
 
-    def _submit(self) -> None:
-        for submit in self._submits:
-            submit(1)
+        def on_streams() -> None:
+            for submit in submits:
+                submit(1)
+
+        self.streams = FakeProgram(machine, on_streams, max(slots, 1))
 
     def check(self) -> str:
         self.graph(1)

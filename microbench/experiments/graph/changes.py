@@ -100,18 +100,15 @@ class Changes:
                 self._values[:changed] += self._random.integers(1, 1 << 20, changed)
             self._prepare()
             self._case.clear(self._out, self._count * 8)
-            if self._way in ("exec_update", "rebuild"):
+            if self._way in RECORDED:
                 self._change_whole(row)
             else:
-                self._change_nodes(changed, row)
+                executable, stream = int(self._scratch[loops.EXECUTABLE]), as_int64(self._stream)
+                fixed = (executable, self._nodes, int(self._params.ctypes.data), KERNEL_NODE_PARAMS.itemsize)
+                code = loops.change_nodes(self._entries, *fixed, changed, stream, self._clock, row)
+                check_code(code, f"setting the parameters of {changed} nodes")
             self._check()
         return out
-
-    def _change_nodes(self, changed: int, row: IntArray) -> None:
-        executable, stream = int(self._scratch[loops.EXECUTABLE]), as_int64(self._stream)
-        params = (int(self._params.ctypes.data), KERNEL_NODE_PARAMS.itemsize)
-        code = loops.change_nodes(self._entries, executable, self._nodes, *params, changed, stream, self._clock, row)
-        check_code(code, f"setting the parameters of {changed} nodes")
 
     def _change_whole(self, row: IntArray) -> None:
         self._result[:] = 0

@@ -81,14 +81,39 @@ def fresh(random: np.random.Generator) -> int:
     return int(random.integers(1, 1 << 30))
 
 
+def append(case: Case, words: Words, index: int) -> CallRow:
+    """A kernel that writes word ``index`` plus 1 into the word after it."""
+    parameters = Parameters([(words.address, index)])
+    return CallRow.of(launch(case, case.function("graph", "append"), Launch(), parameters))
+
+
+def append_on_host(case: Case, words: Words, index: int) -> CallRow:
+    """A function of the host that does the same in pinned memory: a driver call that calls a compiled function."""
+    return CallRow.named("cuLaunchHostFunc", [case.stream(0), loops.append_on_host.address, words.at(index)])
+
+
+def append_dependent(case: Case, words: Words, index: int, *, pdl: bool, trigger: bool, prologue_ns: int) -> CallRow:
+    """A kernel that works before it waits for the previous one; programmatic dependent launch if ``pdl``."""
+    function, op = case.function("graph", "append_dependent"), Launch(kind="pdl") if pdl else Launch()
+    parameters = Parameters([(words.address, index, int(trigger), case.cycles(prologue_ns))])
+    return CallRow.of(launch(case, function, op, parameters))
+
+
 class Appends:
     """Each node writes the word before its own plus 1: the last word shows that all ran, one after the other."""
 
     how = "each node added 1 to what the one before had written"
 
-    def __init__(self, case: Case, count: int, *, pinned: bool = False, skipped: bool = False) -> None:
-        self.case = case
-        self.count = count
+    def __init__(
+        self,
+        case: Case,
+        count: int,
+        *,
+        pinned: bool = False,
+        skipped: bool = False,
+        call: Callable[[Case, Words, int], CallRow] = append,
+    ) -> None:
+        self.case, self.count, self._call = case, count, call
         self.words = [Words(case, count + 1, pinned=pinned) for _ in range(2)]
         self._wanted = 1 if skipped else count + 1
         self._random = np.random.default_rng()
@@ -99,9 +124,7 @@ class Appends:
         return [self.row(target, index) for index in range(self.count)]
 
     def row(self, target: int, index: int) -> CallRow:
-        function = self.case.function("graph", "append")
-        parameters = Parameters([(self.words[target].address, index)])
-        return CallRow.of(launch(self.case, function, Launch(), parameters))
+        return self._call(self.case, self.words[target], index)
 
     def observe(self, target: int, replay: Replay) -> None:
         seed = fresh(self._random)
@@ -111,33 +134,6 @@ class Appends:
         self.case.synchronize()
         self.words[target].expect([seed + index for index in range(self._wanted)])
         self.words[1 - target].expect([])
-
-
-class DependentAppends(Appends):
-    """Appends whose kernel works before it waits for the previous one; programmatic dependent launch if ``pdl``."""
-
-    def __init__(self, case: Case, count: int, *, pdl: bool, trigger: bool, prologue_ns: int) -> None:
-        super().__init__(case, count)
-        self._op = Launch(kind="pdl") if pdl else Launch()
-        self._trigger = int(trigger)
-        self._cycles = case.cycles(prologue_ns)
-
-    def row(self, target: int, index: int) -> CallRow:
-        function = self.case.function("graph", "append_dependent")
-        parameters = Parameters([(self.words[target].address, index, self._trigger, self._cycles)])
-        return CallRow.of(launch(self.case, function, self._op, parameters))
-
-
-class HostAppends(Appends):
-    """Appends by functions of the host, in pinned memory."""
-
-    def __init__(self, case: Case, count: int) -> None:
-        super().__init__(case, count, pinned=True)
-
-    def row(self, target: int, index: int) -> CallRow:
-        """A driver call that calls a compiled function."""
-        words = self.words[target]
-        return CallRow.named("cuLaunchHostFunc", [self.case.stream(0), loops.append_on_host.address, words.at(index)])
 
 
 class Sets:

@@ -27,7 +27,7 @@ class SimulatedJitted(JaxStep):
         costs = machine.costs
         self._machine = machine
         call_ns = fake.layer_costs("jax_jit", costs).call_ns
-        launch = fake.call_of(Launch(), costs, {})
+        launch = fake.call_of(Launch(), costs)
         replay = fake.replay_of(fake.graph_of(fake.chain_of([Launch()] * kernels, costs)), costs)
         changed_ns = costs.graphs.set_params.at(kernels) if output == "new" else 0.0
 

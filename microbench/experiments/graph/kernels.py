@@ -109,7 +109,7 @@ class SimulatedKernelChain(Scoped, KernelChain):
         self._count, self._kernel_ns = count, costs.kernel_ns(nominal_ns, blocks, block_threads)
         nodes = [Node(costs.gap_graph_ns, self._kernel_ns)] * count
         self.graph = FakeSubmit(machine, replay_of(graph_of(nodes), costs))
-        call = call_of(Launch(), costs, {}).with_item(duration_ns=self._kernel_ns)
+        call = call_of(Launch(), costs).with_item(duration_ns=self._kernel_ns)
         self.stream = FakeProgram(
             machine, lambda: machine.make(call, count), max(costs.queue_slots // 2 // count, 1), stream=0
         )

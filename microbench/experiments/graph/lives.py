@@ -202,7 +202,7 @@ def simulated_layer_lives(machine: fake.Machine, op: LayerCall, nodes: int, coun
     clock, all_costs = machine.clock, machine.costs
     layer, costs = fake.layer_costs(op.layer, all_costs), all_costs.graphs
     graph = fake.graph_of(fake.chain_of([op] * nodes, all_costs))
-    library_ns = fake.call_of(op, all_costs, {}).host_ns - all_costs.submit_ns
+    library_ns = fake.call_of(op, all_costs).host_ns - all_costs.submit_ns
     out_ns: IntArray = np.zeros((count, Life.DESTROYED), dtype=np.int64)
     for row in out_ns:
         row[Life.BEGIN] = clock.now_ns()

@@ -47,14 +47,15 @@ def effects_of(case: Case, kind: NodeKind, count: int) -> effects.Effects:
     if kind in PROGRAMMATIC or kind == "kernel_prologue":
         prologue_ns = PROLOGUE_NS if kind.endswith("prologue") else 0
         trigger = kind.startswith("pdl_trigger")
-        return effects.DependentAppends(case, count, pdl=kind in PROGRAMMATIC, trigger=trigger, prologue_ns=prologue_ns)
+        call = partial(effects.append_dependent, pdl=kind in PROGRAMMATIC, trigger=trigger, prologue_ns=prologue_ns)
+        return effects.Appends(case, count, call=call)
     if kind in CONDITIONAL_KINDS:
         case.require_driver(CONDITIONAL_VERSION, "conditional nodes")
         return effects.Appends(case, count, skipped=kind == "if_skipped")
     if kind in ("memset", "copy_h2d", "copy_d2h", "copy_d2d"):
         return effects.Sets(case, count, kind)
     others: dict[str, Callable[[Case, int], effects.Effects]] = {
-        "host": effects.HostAppends,
+        "host": partial(effects.Appends, pinned=True, call=effects.append_on_host),
         "event_record": effects.Records,
         "event_wait": effects.Waits,
         "kernel_empty": effects.Framed,

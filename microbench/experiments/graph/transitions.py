@@ -104,8 +104,7 @@ class SimulatedTransitions(Transitions):
 
     def stamps(self, count: int) -> IntArray:
         each_ns = self._sides_ns * self._machine.noise.device(1.0, 2 * count).reshape(count, 2)
-        self._machine.clock.pass_ns(float(each_ns.sum()))
-        to_ns, from_ns = each_ns.round().astype(np.int64).T
+        to_ns, from_ns = self._machine.spent(each_ns).T
         return np.stack([0 * to_ns, to_ns, to_ns + from_ns], axis=1)
 
 

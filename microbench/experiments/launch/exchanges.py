@@ -201,7 +201,7 @@ class HostChain:
 
 
 def simulated_start_stamps(machine: Machine, count: int) -> IntArray:
-    call = call_of(Launch(), machine.costs, {})
+    call = call_of(Launch(), machine.costs)
     stamps = np.zeros((count, 4), dtype=np.int64)
     for row in stamps:
         row[0] = machine.clock.now_ns()
@@ -218,7 +218,7 @@ def simulated_start_stamps(machine: Machine, count: int) -> IntArray:
 def simulated_launch_stamps(
     machine: Machine, count: int, duration_ns: int = 0, *, blocking_event: bool = False
 ) -> LaunchStamps:
-    call, now_ns = call_of(Launch(duration_ns=duration_ns), machine.costs, {}), machine.clock.now_ns
+    call, now_ns = call_of(Launch(duration_ns=duration_ns), machine.costs), machine.clock.now_ns
     stamps = np.zeros((count, 5), dtype=np.int64)
     for row in stamps:
         row[0] = now_ns()
@@ -235,18 +235,12 @@ def simulated_launch_stamps(
 
 
 def simulated_flag_round_trips(machine: Machine, count: int) -> IntArray:
-    times_ns = machine.noise.host(machine.costs.host_read_ns + machine.costs.flag_to_host_ns, count)
-    machine.clock.pass_ns(float(times_ns.sum()))
-    return times_ns.round().astype(np.int64)
-
-
-def simulated_host_read_ns(machine: Machine, count: int) -> IntArray:
-    times_ns = machine.noise.device(machine.costs.host_read_ns, count)
-    machine.clock.pass_ns(float(times_ns.sum()))
-    return times_ns.round().astype(np.int64)
+    return machine.spent(machine.noise.host(machine.costs.host_read_ns + machine.costs.flag_to_host_ns, count))
 
 
 start_stamps = experiment(real_start_stamps, simulated_start_stamps)
 launch_stamps = experiment(real_launch_stamps, simulated_launch_stamps)
 flag_round_trips = experiment(real_flag_round_trips, simulated_flag_round_trips)
-host_read_ns = experiment(real_host_read_ns, simulated_host_read_ns)
+host_read_ns = experiment(
+    real_host_read_ns, lambda machine, count: machine.spent(machine.noise.device(machine.costs.host_read_ns, count))
+)

@@ -43,7 +43,7 @@ class SimulatedModel(TorchStep):
             self.submit = FakeSubmit(machine, msgspec.structs.replace(replay, host_ns=replay.host_ns + own.launch_ns))
             self.launches = Fact("launches", None, reason="torch.compile replays graphs of its own", source=SIMULATED)
             return
-        call = msgspec.structs.replace(call_of(kernel, costs, {}), host_ns=own.launch_ns)
+        call = msgspec.structs.replace(call_of(kernel, costs), host_ns=own.launch_ns)
 
         def step() -> None:
             watch = machine.watch

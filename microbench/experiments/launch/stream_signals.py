@@ -217,7 +217,7 @@ def _pair(machine: Machine, way: SignalWay) -> tuple[int, int, int, int, int]:
         )
     )
     began_ns = clock.time_ns
-    first = machine.make(call_of(Launch(SIGNAL_KERNEL_NS), costs, {}), 1).batches[0]
+    first = machine.make(call_of(Launch(SIGNAL_KERNEL_NS), costs), 1).batches[0]
     hold, stream = None, 0
     if way in ("event", "event_timed"):
         timed, stream = way == "event_timed", 1
@@ -233,7 +233,7 @@ def _pair(machine: Machine, way: SignalWay) -> tuple[int, int, int, int, int]:
     elif way in ("wait_32", "wait_64", "write_wait"):
         returned_ns, hold = machine.device.shut((0,), clock.time_ns, machine.noise.one(own.call_ns), NEVER_NS)
         clock.wait_until(returned_ns)
-    second = machine.make(call_of(Launch(stream=stream), costs, {}), 1).batches[0]
+    second = machine.make(call_of(Launch(stream=stream), costs), 1).batches[0]
     queued_ns, seen_ns, answered_ns = clock.now_ns(), 0, 0
     assert first.ends_ns is not None, "nothing may hold the first kernel"
     ended_ns = float(first.ends_ns[0])

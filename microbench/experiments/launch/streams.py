@@ -78,7 +78,7 @@ def simulated_resident(machine: Machine, streams: int, duration_ns: int) -> int:
     gate = FakeGate(machine)
     gate.shut(range(streams))
     for stream in range(streams):
-        machine.make(call_of(Launch(duration_ns=duration_ns, stream=stream), machine.costs, {}), 1)
+        machine.make(call_of(Launch(duration_ns=duration_ns, stream=stream), machine.costs), 1)
     gate.open()
     machine.synchronize()
     running: list[float] = []
@@ -98,7 +98,7 @@ def simulated_threads_stamps(machine: Machine, threads: int, count: int) -> IntA
     contention_ns = (threads - 1) * machine.costs.thread_contention_ns
     stamps = np.zeros((threads, 2), dtype=np.int64)
     for thread in range(threads):
-        call = call_of(Launch(stream=thread), machine.costs, {})
+        call = call_of(Launch(stream=thread), machine.costs)
         assert call.item is not None, "a launch puts a kernel into its stream"
         calls_ns = machine.noise.host(call.host_ns, count) + contention_ns
         returned_ns, _ = machine.device.submit(thread, call.item, begin_ns, calls_ns)
@@ -109,7 +109,7 @@ def simulated_threads_stamps(machine: Machine, threads: int, count: int) -> IntA
 
 
 def simulated_round_robin_ns(machine: Machine, streams: int, count: int) -> int:
-    calls = [call_of(Launch(stream=stream), machine.costs, {}) for stream in range(streams)]
+    calls = [call_of(Launch(stream=stream), machine.costs) for stream in range(streams)]
     begin_ns = machine.clock.now_ns()
     for index in range(count):
         machine.make(calls[index % streams], 1)

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from microbench.core.ops import Copy, Launch
-from microbench.gpu.cuda.buffers import HostBuffer, Patterns
+from microbench.gpu.cuda.buffers import Copied, HostBuffer
 from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Program, launch
 from microbench.gpu.experiment import Case, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, call_of
@@ -16,25 +16,25 @@ BATCH_VERSION = 12080  # CUDA 12.8 has cuMemcpyBatchAsync
 GATHER_THREADS, VECTOR_BYTES = 256, 16
 
 
-class BatchedCopy:
+class BatchedCopy(Copied):
     """A Transfer of ``count`` pieces, each half of its row on both sides, so that no two pieces touch."""
 
-    blocks = False
     submit: Submit
 
     def __init__(self, case: Case, way: BatchWay, piece_bytes: int, count: int) -> None:
         require_vectors(piece_bytes)
-        self.size_bytes, self._piece, self._all = piece_bytes * count, piece_bytes, 2 * piece_bytes * count
-        self._source, self._target = HostBuffer(case, "pinned", self._all), case.device_memory(self._all)
-        self._patterns, self._seed, stream = Patterns(case), 0, case.stream(0)
+        self.size_bytes, self._piece = piece_bytes * count, piece_bytes
+        self._host, stream = HostBuffer(case, "pinned", 2 * self.size_bytes), case.stream(0)
+        mapped, target = int(self._host.device_address or 0), case.device_memory(2 * self.size_bytes)
+        super().__init__(case, mapped, target, 2 * self.size_bytes)
         rows = 2 * piece_bytes * np.arange(count, dtype=np.uint64)
-        sources, targets = (rows + np.uint64(start) for start in (self._source.address, self._target))
+        sources, targets = (rows + np.uint64(start) for start in (self._host.address, target))
         if way == "loop":
             copies = zip(targets.tolist(), sources.tolist(), strict=True)
             calls = [CallRow.named("cuMemcpyHtoDAsync", [to, start, piece_bytes, stream]) for to, start in copies]
             self.submit = Program(calls, waits_for=stream)
         elif way == "gather":
-            row = Parameters([(int(self._source.device_address or 0), self._target, piece_bytes, 2 * piece_bytes)])
+            row = Parameters([(mapped, target, piece_bytes, 2 * piece_bytes)])
             op = Launch(grid_blocks=count, block_threads=GATHER_THREADS)
             self.submit = launch(case, case.function("link_batch", "gather"), op, row)
         else:
@@ -47,15 +47,10 @@ class BatchedCopy:
             arguments = [to, start, size, count, attribute, index, 1, fails, stream]
             self.submit = DriverSubmit("cuMemcpyBatchAsync", arguments, stream=stream, keep=keep, address=int(address))
 
-    def fresh(self) -> None:
-        """Fill the whole source anew and poison the whole destination."""
-        self._seed += 1
-        self._patterns.fill(int(self._source.device_address or 0), self._all, self._seed)
-        self._patterns.poison(self._target, self._all, self._seed)
-
     def check(self) -> str:
         """Compare each piece, and what lies between. Raises MeasurementError for the first wrong byte."""
-        self._patterns.verify_rows(self._target, self._all, self._seed, self._piece, 2 * self._piece)
+        pitch, destination = 2 * self._piece, self._destination
+        self._patterns.verify_rows(destination, self._buffer_bytes, self._seed, self._piece, pitch)
         return "every byte of the pieces and between them compared on the GPU"
 
 
@@ -64,13 +59,13 @@ class SimulatedBatch(FakeTransfer, BatchedCopy):
 
     def __init__(self, machine: Machine, way: BatchWay, piece_bytes: int, count: int) -> None:
         require_vectors(piece_bytes)
-        costs, call = machine.costs, call_of(Copy("h2d", piece_bytes * count), machine.costs, {})
+        costs, call = machine.costs, call_of(Copy("h2d", piece_bytes * count), machine.costs)
         if way == "gather":
             rate = min(costs.links.sm_bytes_per_s[VECTOR_BYTES], costs.link_bytes_per_s)
-            call = call_of(Launch(), costs, {}).with_item(duration_ns=piece_bytes * count / rate * 1e9)
+            call = call_of(Launch(), costs).with_item(duration_ns=piece_bytes * count / rate * 1e9)
         super().__init__(machine, call, piece_bytes * count)
         if way == "loop":
-            copies = FakeSubmit(machine, call_of(Copy("h2d", piece_bytes), costs, {}), self.move)
+            copies = FakeSubmit(machine, call_of(Copy("h2d", piece_bytes), costs), self.move)
             self.submit = FakeProgram(machine, lambda: copies(count), 1, stream=0)
 
 

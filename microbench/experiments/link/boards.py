@@ -48,71 +48,59 @@ class LinkedGpu:
             self.case.synchronize()
 
 
-class Boards:
-    """The GPUs of one case by CUDA index. Each is opened when it is first needed, and closed when the case ends."""
+def board(case: Case, index: int) -> LinkedGpu:
+    """The GPU with that CUDA index, opened when it is first needed and closed when the case ends. Raises Skip if there
+    is none."""
+    count = len(gpus(case))
+    if not 0 <= index < count:
+        raise Skip(f"needs a GPU {index}: {count} here")
+    return case.once(_open, index)
 
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._boards: dict[int, LinkedGpu] = {}
-        self._peers: set[tuple[int, int]] = set()
 
-    def board(self, index: int) -> LinkedGpu:
-        """The GPU with that index. Raises Skip if there is none."""
-        count = len(gpus(self._case))
-        if not 0 <= index < count:
-            raise Skip(f"needs a GPU {index}: {count} here")
-        if index not in self._boards:
-            self._boards[index] = self._open(index)
-        return self._boards[index]
+def _open(home: Case, index: int) -> LinkedGpu:
+    device = check(driver.cuDeviceGet(index))
+    if int(device) == int(home.context.device):
+        return LinkedGpu(home, home)
+    try:
+        case = Case(Context(device_uuid(device)))
+    except MeasurementError as error:
+        raise Skip(f"GPU {index} cannot be opened: {error}") from None
+    finally:
+        home.context.make_current()
 
-    def _open(self, index: int) -> LinkedGpu:
-        home = self._case
-        device = check(driver.cuDeviceGet(index))
-        if int(device) == int(home.context.device):
-            return LinkedGpu(home, home)
+    def close() -> None:
+        case.context.make_current()
         try:
-            case = Case(Context(device_uuid(device)))
-        except MeasurementError as error:
-            raise Skip(f"GPU {index} cannot be opened: {error}") from None
+            case.end()
+            case.context.close()
         finally:
             home.context.make_current()
 
-        def close() -> None:
-            case.context.make_current()
-            try:
-                case.end()
-                case.context.close()
-            finally:
-                home.context.make_current()
-
-        home.own(close)
-        return LinkedGpu(case, home)
-
-    def enable_peers(self, first: int, second: int) -> None:
-        """Let ``first`` access the memory of ``second`` until the case ends. Raises Skip if it cannot, saying why."""
-        if (first, second) in self._peers:
-            return
-        board, other = self.board(first), self.board(second).case.context
-        if not int(check(driver.cuDeviceCanAccessPeer(board.case.context.device, other.device))):
-            raise Skip(
-                f"GPU {first} has no peer access to GPU {second}: the driver refuses it (no NVLink or common bridge, "
-                "ACS, a virtual machine or MIG may be why)"
-            )
-        with board.current():
-            (code,) = driver.cuCtxEnablePeerAccess(other.handle, 0)
-            if int(code) not in (0, ALREADY_ENABLED):
-                check((code,))
-        self._peers.add((first, second))
-
-        def disable() -> None:
-            with board.current(), suppress(MeasurementError):
-                check(driver.cuCtxDisablePeerAccess(other.handle))
-
-        self._case.own(disable)
+    home.own(close)
+    return LinkedGpu(case, home)
 
 
-def _simulated_gpus(machine: Machine) -> Sequence[int]:
-    return range(machine.costs.gpus)
+def enable_peers(case: Case, first: int, second: int) -> None:
+    """Let ``first`` access the memory of ``second`` until the case ends. Raises Skip if it cannot, saying why.
+
+    Call it by ``case.once``.
+    """
+    here, other = board(case, first), board(case, second).case.context
+    if not int(check(driver.cuDeviceCanAccessPeer(here.case.context.device, other.device))):
+        raise Skip(
+            f"GPU {first} has no peer access to GPU {second}: the driver refuses it (no NVLink or common bridge, "
+            "ACS, a virtual machine or MIG may be why)"
+        )
+    with here.current():
+        (code,) = driver.cuCtxEnablePeerAccess(other.handle, 0)
+        if int(code) not in (0, ALREADY_ENABLED):
+            check((code,))
+
+    def disable() -> None:
+        with here.current(), suppress(MeasurementError):
+            check(driver.cuCtxDisablePeerAccess(other.handle))
+
+    case.own(disable)
 
 
 def require_gpus(machine: Machine, gpus: Sequence[int]) -> None:
@@ -129,4 +117,4 @@ def require_pair(machine: Machine, first: int, second: int, *, access: bool = Tr
         raise Skip(f"GPU {first} has no peer access to GPU {second}: the simulated driver refuses it")
 
 
-visible_gpus = experiment(gpus, _simulated_gpus)
+visible_gpus = experiment(gpus, lambda machine: range(machine.costs.gpus))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from microbench.core.model import Fact
 from microbench.core.units import plain
-from microbench.experiments.link.boards import Boards, LinkedGpu, gpus, require_gpus
+from microbench.experiments.link.boards import LinkedGpu, board, gpus, require_gpus
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.submit import CallRow, as_int64
 from microbench.gpu.experiment import Case, IntArray, Machine, MeasurementError, Scoped, Skip, driver, experiment, loops
@@ -100,8 +100,7 @@ class Rank:
     """One GPU of a ring with its communicator, its stream and its buffers."""
 
     def __init__(self, board: LinkedGpu, send_count: int, receive_count: int) -> None:
-        self.board = board
-        self.communicator = 0
+        self.board, self.communicator = board, 0
         self.send_count, self.receive_count = send_count, receive_count
         with board.current():
             self.send = board.case.device_memory(send_count * ELEMENT_BYTES)
@@ -140,7 +139,7 @@ class Collective:
 
     def __init__(self, case: Case, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int) -> None:
         self._case, self._name = case, name
-        boards, own = case.once(Boards), int(case.context.device)
+        own = int(case.context.device)
         indices = [own, *(index for index in gpus(case) if index != own)]
         self.ranks = ranks or len(indices)
         if self.ranks > len(indices):
@@ -149,17 +148,14 @@ class Collective:
         received = count * self.ranks if name == "all_gather" else count
         self.size_bytes = received * ELEMENT_BYTES
         self._library = Library()
-        self._ranks = [Rank(boards.board(index), count, received) for index in indices[: self.ranks]]
+        self._ranks = [Rank(board(case, index), count, received) for index in indices[: self.ranks]]
         handles = self._library.communicators(case, indices[: self.ranks])
         for rank, handle in zip(self._ranks, handles, strict=True):
             rank.communicator = handle
         self._seed = 0
         self._streams = np.array([as_int64(rank.board.stream) for rank in self._ranks], dtype=np.int64)
-        self._take_ns = self._by_loop() if binding == "loop" else self._by_nccl4py()
-
-    def take_ns(self, count: int) -> int:
-        """Make ``count`` calls on every rank, then wait until all GPUs are done: host time of all that in ns."""
-        return self._take_ns(count)
+        # Make that many calls on every rank, then wait until all GPUs are done: host time of all that in ns.
+        self.take_ns = self._by_loop() if binding == "loop" else self._by_nccl4py()
 
     def facts(self) -> Sequence[Fact]:
         """The number of ranks, NCCL's version, and the NCCL variables of the environment.
@@ -305,6 +301,7 @@ class SimulatedCollective(Ends, Scoped, Collective):
         self, machine: Machine, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int
     ) -> None:
         costs = machine.costs
+        self.take_ns = self._calls_ns
         self.ranks = ranks or costs.gpus
         require_gpus(machine, range(self.ranks))
         part_bytes = sent_elements(name, self.ranks, size_bytes) * ELEMENT_BYTES
@@ -319,7 +316,7 @@ class SimulatedCollective(Ends, Scoped, Collective):
             on_bus_bytes = bus_factor(name, self.ranks) * self.size_bytes
             self._device_ns = links.collective_fixed_ns + on_bus_bytes / links.peer_sm_bytes_per_s * 1e9
 
-    def take_ns(self, count: int) -> int:
+    def _calls_ns(self, count: int) -> int:
         machine = self._open()
         begin_ns = machine.clock.now_ns()
         began_ns = machine.clock.time_ns

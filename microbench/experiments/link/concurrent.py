@@ -4,44 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from microbench.experiments.link.boards import Boards, LinkedGpu, require_gpus
+from microbench.experiments.link.boards import board, require_gpus
 from microbench.experiments.link.copies import Ends, copy_submit
 from microbench.experiments.link.simulated_wires import Movements, from_gpu, to_gpu
 from microbench.gpu.cuda.buffers import HostBuffer
+from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.cuda.timing import elapsed_s
 from microbench.gpu.experiment import Case, Machine, check, driver, experiment, require_host_memory
 from microbench.gpu.protocol.transfer import Direction, FloatArray
-
-
-class Traveller:
-    """One GPU's copies, with buffers, stream, events and gate of its own."""
-
-    def __init__(self, board: LinkedGpu, direction: Direction, size_bytes: int) -> None:
-        self.board = board
-        with board.current():
-            # Near its own GPU: otherwise several GPUs would share the link between the processors.
-            host = HostBuffer(board.case, "pinned", size_bytes, board.node)
-            self._ends = Ends(board.case, host, size_bytes, to_device=direction == "h2d")
-            self._submit = copy_submit(self._ends, direction, board.stream)
-            self._begin, self._end = (board.case.event(timed=True) for _ in range(2))
-
-    def queue(self, count: int) -> None:
-        with self.board.current():
-            self.board.gate.shut()
-            check(driver.cuEventRecord(self._begin, self.board.stream))
-            self._submit(count)
-            check(driver.cuEventRecord(self._end, self.board.stream))
-
-    def elapsed_s(self) -> float:
-        return elapsed_s(self._begin, self._end)
-
-    def fresh(self) -> None:
-        with self.board.current():
-            self._ends.fresh()
-
-    def check(self) -> str:
-        with self.board.current():
-            return self._ends.check()
 
 
 class Concurrent:
@@ -51,8 +21,17 @@ class Concurrent:
     """
 
     def __init__(self, case: Case, direction: Direction, gpus: Sequence[int], size_bytes: int) -> None:
-        boards = case.once(Boards)
-        self._travellers = [Traveller(boards.board(index), direction, size_bytes) for index in gpus]
+        self._boards = [board(case, index) for index in gpus]
+        self._ends: list[Ends] = []
+        self._submits: list[DriverSubmit] = []
+        self._events: list[list[int]] = []  # before and after the copies of each GPU
+        for gpu in self._boards:
+            with gpu.current():
+                # Near its own GPU: otherwise several GPUs would share the link between the processors.
+                host = HostBuffer(gpu.case, "pinned", size_bytes, gpu.node)
+                self._ends.append(Ends(gpu.case, host, size_bytes, to_device=direction == "h2d"))
+                self._submits.append(copy_submit(self._ends[-1], direction, gpu.stream))
+                self._events.append([gpu.case.event(timed=True) for _ in range(2)])
 
     def take_s(self, count: int) -> FloatArray | None:
         """``count`` copies on the first GPU: seconds by each GPU's own events, shape (gpus,); None if a gate timed out.
@@ -60,24 +39,32 @@ class Concurrent:
         The others make twice as many copies, so that the measured GPU never runs alone. Its gate opens last, a
         microsecond after the others.
         """
-        first, *others = self._travellers
-        for traveller in others:
-            traveller.queue(2 * count)
-        first.queue(count)
-        for traveller in (*others, first):
-            traveller.board.gate.open()
-        for traveller in self._travellers:
-            traveller.board.synchronize()
-        if any(traveller.board.gate.was_late() for traveller in self._travellers):
+        gpus = list(zip(self._boards, self._submits, self._events, strict=True))
+        for gpu, submit, (begin, end) in (*gpus[1:], gpus[0]):
+            with gpu.current():
+                gpu.gate.shut()
+                check(driver.cuEventRecord(begin, gpu.stream))
+                submit(count if gpu is self._boards[0] else 2 * count)
+                check(driver.cuEventRecord(end, gpu.stream))
+        for gpu in (*self._boards[1:], self._boards[0]):
+            gpu.gate.open()
+        for gpu in self._boards:
+            gpu.synchronize()
+        if any(gpu.gate.was_late() for gpu in self._boards):
             return None
-        return np.array([traveller.elapsed_s() for traveller in self._travellers], dtype=np.float64)
+        return np.array([elapsed_s(begin, end) for begin, end in self._events], dtype=np.float64)
 
     def fresh(self) -> None:
-        for traveller in self._travellers:
-            traveller.fresh()
+        for gpu, ends in zip(self._boards, self._ends, strict=True):
+            with gpu.current():
+                ends.fresh()
 
     def check(self) -> str:
-        return "; ".join(dict.fromkeys(traveller.check() for traveller in self._travellers))
+        checked = []
+        for gpu, ends in zip(self._boards, self._ends, strict=True):
+            with gpu.current():
+                checked.append(ends.check())
+        return "; ".join(dict.fromkeys(checked))
 
 
 class SimulatedConcurrent(Movements, Concurrent):

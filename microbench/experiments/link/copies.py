@@ -128,7 +128,7 @@ def _simulated_engine_copy(
     most_bytes_per_s = costs.links.far_node_bytes_per_s if node else math.inf
     if memory == "pageable":
         return SimulatedPageable(machine, direction, size_bytes, most_bytes_per_s)
-    call = call_of(Copy(direction, size_bytes), costs, {})
+    call = call_of(Copy(direction, size_bytes), costs)
     duration_ns = max(call.item.duration_ns, costs.copy_fixed_ns + size_bytes / most_bytes_per_s * 1e9)
     return FakeTransfer(machine, call.with_item(duration_ns=duration_ns), size_bytes)
 
@@ -142,8 +142,8 @@ class SimulatedPageable(FakeTransfer):
     def __init__(self, machine: Machine, direction: Direction, size_bytes: int, most_bytes_per_s: float) -> None:
         costs, links = machine.costs, machine.costs.links
         pieces = -(-size_bytes // links.staging_piece_bytes)
-        piece = call_of(Copy(direction, -(-size_bytes // pieces)), costs, {})
-        self._last_piece = piece.with_item(traffic=call_of(Copy(direction, size_bytes), costs, {}).item.traffic)
+        piece = call_of(Copy(direction, -(-size_bytes // pieces)), costs)
+        self._last_piece = piece.with_item(traffic=call_of(Copy(direction, size_bytes), costs).item.traffic)
         super().__init__(machine, piece, size_bytes)
         self.submit = FakeProgram(machine, self._copy, costs.queue_slots // 2)
         self._machine = machine
@@ -177,7 +177,7 @@ def _simulated_kernel_copy(
     wire_bytes = size_bytes + packets * header_bytes
     moved = Traffic(wire_bytes, packets * costs.read_request_bytes) if access == "read" else Traffic(sent=wire_bytes)
     busy_ns = max(wire_bytes / costs.link_bytes_per_s, size_bytes / links.sm_bytes_per_s[width_bytes]) * 1e9
-    launch = call_of(Launch(), costs, {})
+    launch = call_of(Launch(), costs)
     call = launch.with_item(duration_ns=costs.empty_kernel_ns + busy_ns, traffic=launch.item.traffic + moved)
     return FakeTransfer(machine, call, size_bytes)
 

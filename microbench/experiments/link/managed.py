@@ -32,62 +32,47 @@ BY_PREFETCH: tuple[ManagedWay, ...] = ("prefetch_to_device", "prefetch_to_host")
 FROM_HOST: tuple[ManagedWay, ...] = ("fault_to_device", "prefetch_to_device", "read_mostly_to_device")
 
 
-class Pages:
-    """Managed memory of whole words, owned by the case, and the calls that move it.
-
-    The entry points are those of CUDA 12.0, whose prefetch and advice take a device number. The bindings of CUDA 13
-    have other functions; the driver has both.
-    """
-
-    def __init__(self, case: Case, size_bytes: int) -> None:
-        self._stream = case.stream(0)
-        self._device = int(case.context.device)
-        self.size_bytes = -(-size_bytes // WORD_BYTES) * WORD_BYTES
-        code, pointer = driver.cuMemAllocManaged(self.size_bytes, ATTACH_GLOBAL)
-        require_taken(int(code), "managed", self.size_bytes)
-        self.address = address = int(pointer)
-        case.own(lambda: driver.cuMemFree(address))
-
-    def prefetch_ns(self, *, to_device: bool) -> int:
-        """Prefetch all of it and wait; returns the host time."""
-        arguments = [self.address, self.size_bytes, self._device if to_device else HOST, self._stream]
-        return round_trip_ns(DriverSubmit("cuMemPrefetchAsync", arguments, stream=self._stream))
-
-    def advise(self, advice: int) -> None:
-        DriverSubmit("cuMemAdvise", [self.address, self.size_bytes, advice, self._device], stream=self._stream)(1)
-
-    def prefetched_to(self, *, to_device: bool) -> bool:
-        last = driver.CUmem_range_attribute.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION
-        place = check(driver.cuMemRangeGetAttribute(WORD_BYTES, last, self.address, self.size_bytes))
-        return int(place) == (self._device if to_device else -1)
-
-
 class Managed:
     """Managed memory that is moved one way again and again, and moved back outside of the timed region.
 
     Raises Skip without managed memory that host and device may use at the same time, and for more than a quarter of the
     free device memory: pages that evict others would measure something else.
+
+    The entry points are those of CUDA 12.0, whose prefetch and advice take a device number. The bindings of CUDA 13
+    have other functions; the driver has both.
     """
 
     def __init__(self, case: Case, way: ManagedWay, size_bytes: int) -> None:
         require_managed(case, size_bytes)
-        self._case = case
+        self._case, self._stream, self._device = case, case.stream(0), int(case.context.device)
         self._way: ManagedWay = way
-        self._pages = Pages(case, size_bytes)
+        self._size_bytes = -(-size_bytes // WORD_BYTES) * WORD_BYTES
+        code, pointer = driver.cuMemAllocManaged(self._size_bytes, ATTACH_GLOBAL)
+        require_taken(int(code), "managed", self._size_bytes)
+        self._pages = pages = int(pointer)
+        case.own(lambda: driver.cuMemFree(pages))
         self._patterns = Patterns(case)
-        self._readers = Readers(case, [Piece(self._pages.address, self._pages.size_bytes)])
+        self._readers = Readers(case, [Piece(pages, self._size_bytes)])
         self._read = self._readers.submit(0, 0)
         self._host_sums: list[int] = []
-        self._patterns.fill(self._pages.address, self._pages.size_bytes, SEED)
+        self._patterns.fill(pages, self._size_bytes, SEED)
+
+    def _prefetch_ns(self, *, to_device: bool) -> int:
+        """Prefetch all of it and wait; returns the host time."""
+        arguments = [self._pages, self._size_bytes, self._device if to_device else HOST, self._stream]
+        return round_trip_ns(DriverSubmit("cuMemPrefetchAsync", arguments, stream=self._stream))
+
+    def _advise(self, advice: int) -> None:
+        DriverSubmit("cuMemAdvise", [self._pages, self._size_bytes, advice, self._device], stream=self._stream)(1)
 
     def take_ns(self) -> int:
         """Move the pages back to where they come from, then move them and wait: host time of the second move in ns."""
         self._put_back()
         if self._way in BY_PREFETCH:
-            return self._pages.prefetch_ns(to_device=self._way == "prefetch_to_device")
+            return self._prefetch_ns(to_device=self._way == "prefetch_to_device")
         if self._way != "fault_to_host":
             return round_trip_ns(self._read)
-        taken_ns, total = sum_of_pages(self._pages.address, self._pages.size_bytes)
+        taken_ns, total = sum_of_pages(self._pages, self._size_bytes)
         self._host_sums.append(total)
         return taken_ns
 
@@ -95,10 +80,10 @@ class Managed:
         """Move the pages back to their source only: copies of read-mostly pages are dropped first."""
         read_mostly = self._way == "read_mostly_to_device"
         if read_mostly:
-            self._pages.advise(UNSET_READ_MOSTLY)
-        self._pages.prefetch_ns(to_device=self._way not in FROM_HOST)
+            self._advise(UNSET_READ_MOSTLY)
+        self._prefetch_ns(to_device=self._way not in FROM_HOST)
         if read_mostly:
-            self._pages.advise(SET_READ_MOSTLY)
+            self._advise(SET_READ_MOSTLY)
         self._case.synchronize()
 
     def check(self) -> str:
@@ -109,11 +94,14 @@ class Managed:
         and if nothing shows that the pages moved.
         """
         to_device = not self._way.endswith("to_host")
-        if self._way in BY_PREFETCH and not self._pages.prefetched_to(to_device=to_device):
+        last = driver.CUmem_range_attribute.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION
+        if self._way in BY_PREFETCH and int(
+            check(driver.cuMemRangeGetAttribute(WORD_BYTES, last, self._pages, self._size_bytes))
+        ) != (self._device if to_device else -1):
             raise MeasurementError(f"the driver did not take the prefetch to the {'device' if to_device else 'host'}")
         if not to_device:
             return self._check_on_host()
-        self._patterns.verify(self._pages.address, self._pages.size_bytes, SEED, "managed memory")
+        self._patterns.verify(self._pages, self._size_bytes, SEED, "managed memory")
         if self._way in BY_PREFETCH:
             return "every byte compared on the GPU"
         self._readers.check()
@@ -121,8 +109,8 @@ class Managed:
 
     def _check_on_host(self) -> str:
         """The host copies all of it into pinned memory, which the GPU compares."""
-        copy = HostBuffer(self._case, "pinned", self._pages.size_bytes)
-        ctypes.memmove(copy.address, self._pages.address, self._pages.size_bytes)
+        copy = HostBuffer(self._case, "pinned", self._size_bytes)
+        ctypes.memmove(copy.address, self._pages, self._size_bytes)
         self._patterns.verify(copy.device_address or copy.address, copy.size_bytes, SEED, "managed memory")
         if self._way in BY_PREFETCH:
             return "every byte read by the host and compared on the GPU"
@@ -190,14 +178,14 @@ class SimulatedManaged(Ends, Scoped, Managed):
         return taken_ns
 
     def _prefetch(self, direction: Direction) -> None:
-        self._machine.make(call_of(Copy(direction, self.size_bytes), self._machine.costs, {}), 1)
+        self._machine.make(call_of(Copy(direction, self.size_bytes), self._machine.costs), 1)
         self._machine.synchronize(0)
         self._on_device = direction == "h2d"
 
     def _read_on_device(self) -> None:
         """A kernel reads the whole buffer. Missing pages are fetched, one batch of faults at a time."""
         costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
-        launch = call_of(Launch(), costs, {})
+        launch = call_of(Launch(), costs)
         duration_ns = costs.empty_kernel_ns + size_bytes / links.device_read_bytes_per_s * 1e9
         moved = Traffic()
         if not self._on_device:

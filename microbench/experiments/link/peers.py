@@ -1,11 +1,12 @@
 """Movements from one GPU's memory to another's, by engine or SMs, and dependent reads of another GPU's memory."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from microbench.experiments.link.boards import Boards, LinkedGpu, require_pair
+from microbench.experiments.link.boards import LinkedGpu, board, enable_peers, require_pair
 from microbench.experiments.link.chase import WORD_BYTES, Chase, SimulatedChase, chain, order_of_lines
 from microbench.experiments.link.copies import copy_by_sms
 from microbench.experiments.link.simulated_wires import Movements, between
@@ -22,10 +23,9 @@ SM_WIDTH_BYTES = 16
 class Flow:
     """Movements of one buffer from one GPU's memory to another's, submitted by ``mover``."""
 
-    def __init__(self, mover: LinkedGpu, source: LinkedGpu, target: LinkedGpu, size_bytes: int) -> None:
-        self._mover, self._source, self._target = mover, source, target
-        self._size_bytes = size_bytes
-        self._seed = 0
+    def __init__(self, mover: LinkedGpu, other: LinkedGpu, way: PeerWay, size_bytes: int) -> None:
+        self._mover, (source, target) = mover, (other, mover) if way in READS else (mover, other)
+        self._source, self._target, self._size_bytes, self._seed = source, target, size_bytes, 0
         with source.current():
             self._from = source.case.device_memory(size_bytes)
         with target.current():
@@ -41,10 +41,10 @@ class Flow:
         check(driver.cuMemcpyPeerAsync(self._to, to, self._from, source, self._size_bytes, self._mover.stream))
 
     def by_sms(self) -> Callable[[], None]:
-        """The Submit of one copy by all of the mover's SMs."""
+        """One copy by all of the mover's SMs."""
         with self._mover.current():
             submit = copy_by_sms(self._mover.case, self._from, self._to, self._size_bytes, SM_WIDTH_BYTES)
-        return lambda: submit(1)
+        return partial(submit, 1)
 
     def fresh(self) -> None:
         self._seed += 1
@@ -66,14 +66,13 @@ class Peer:
     """
 
     def __init__(self, case: Case, first: int, second: int, way: PeerWay, access: bool, size_bytes: int) -> None:
-        boards = case.once(Boards)
-        self._first, self._second = boards.board(first), boards.board(second)
+        self._first, self._second = board(case, first), board(case, second)
         self._gated = access
         if access:
-            boards.enable_peers(first, second)
-            boards.enable_peers(second, first)
-        own = _flow(self._first, self._second, way, size_bytes)
-        self._against = _flow(self._second, self._first, way, size_bytes) if way in BOTH else None
+            case.once(enable_peers, first, second)
+            case.once(enable_peers, second, first)
+        own = Flow(self._first, self._second, way, size_bytes)
+        self._against = Flow(self._second, self._first, way, size_bytes) if way in BOTH else None
         self._flows = [flow for flow in (own, self._against) if flow is not None]
         move = own.by_engine if access else own.through_host
         self._move = own.by_sms() if way in BY_SMS else move
@@ -118,18 +117,12 @@ class Peer:
         return "every byte compared by the GPU that holds it"
 
 
-def _flow(mover: LinkedGpu, other: LinkedGpu, way: PeerWay, size_bytes: int) -> Flow:
-    source, target = (other, mover) if way in READS else (mover, other)
-    return Flow(mover, source, target, size_bytes)
-
-
 class PeerChase(Chase):
     """Dependent reads of the second GPU's memory by the first, in address order."""
 
     def __init__(self, case: Case, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> None:
-        boards = case.once(Boards)
-        self._first, other = boards.board(first), boards.board(second)
-        boards.enable_peers(first, second)
+        self._first, other = board(case, first), board(case, second)
+        case.once(enable_peers, first, second)
         visits = order_of_lines(footprint_bytes, stride_bytes, "sequential")
         words = np.zeros(len(visits) * stride_bytes // WORD_BYTES, dtype=np.uint64)
         with other.current():

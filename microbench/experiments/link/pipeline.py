@@ -9,7 +9,7 @@ import numpy.typing as npt
 from microbench.core.model import Measurement, Work
 from microbench.core.ops import Copy, Launch
 from microbench.experiments.link.batch import BatchedCopy
-from microbench.gpu.cuda.buffers import HostBuffer, Patterns
+from microbench.gpu.cuda.buffers import Copied, HostBuffer
 from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Program, copy, launch
 from microbench.gpu.experiment import Case, MeasurementError, Submit, check, driver, experiment, require_host_memory
 from microbench.gpu.fake.machine import Call, FakeProgram, Machine, call_of
@@ -81,7 +81,7 @@ class Readers:
         return self._case.read(address, 2 * len(self._pieces), np.uint32).reshape(-1, 2)
 
 
-class Pipeline:
+class Pipeline(Copied):
     """A host buffer that is copied to the GPU in chunks; chunk i goes to stream i modulo ``streams``.
 
     If ``kernel_ns`` is not 0, a kernel follows each chunk in its stream: it reads the whole chunk, then spins until it
@@ -90,38 +90,33 @@ class Pipeline:
     """
 
     def __init__(self, case: Case, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> None:
-        self._case = case
-        self.size_bytes = size_bytes
-        self._seed = 0
-        begins = cut(size_bytes, chunks)
+        self._case, self.size_bytes, begins = case, size_bytes, cut(size_bytes, chunks)
         self._host = HostBuffer(case, "pinned", size_bytes)
-        self._device = case.device_memory(size_bytes)
-        self._patterns = Patterns(case)
+        mapped, device = self._host.device_address or self._host.address, case.device_memory(size_bytes)
+        super().__init__(case, mapped, device, size_bytes)
         ends = zip(begins, [*begins[1:], size_bytes], strict=True)
-        self._pieces = [Piece(self._device + begin, end - begin) for begin, end in ends]
+        self._pieces = [Piece(device + begin, end - begin) for begin, end in ends]
         self._readers = Readers(case, self._pieces) if kernel_ns else None
         self.submit: Submit = Program(list(self._calls(streams, case.cycles(kernel_ns // chunks))))
 
     def _calls(self, streams: int, cycles: int) -> Iterator[CallRow]:
         for index, piece in enumerate(self._pieces):
             stream = index % streams
-            source = self._host.address + piece.address - self._device
+            source = self._host.address + piece.address - self._destination
             yield CallRow.of(copy("h2d", piece.address, source, piece.size_bytes, self._case.stream(stream)))
             if self._readers is not None:
                 yield CallRow.of(self._readers.submit(index, stream, cycles))
 
     def fresh(self) -> None:
-        self._seed += 1
-        self._patterns.fill(self._host.device_address or self._host.address, self.size_bytes, self._seed)
-        self._patterns.poison(self._device, self.size_bytes, self._seed)
+        super().fresh()
         if self._readers is not None:
             self._readers.forget()
 
     def check(self) -> str:
         """Also verifies that each kernel saw its whole chunk."""
-        self._patterns.verify(self._device, self.size_bytes, self._seed, "device memory")
+        checked = super().check()
         if self._readers is None:
-            return "every byte compared on the GPU"
+            return checked
         self._readers.check()
         return "every byte compared on the GPU, and each kernel had seen its own piece whole"
 
@@ -147,11 +142,11 @@ class SimulatedPipeline(SimulatedEnds, Pipeline):
         self._queued: list[Call] = []
         for chunk in range(chunks):
             chunk_bytes, stream = size_bytes // chunks + (chunk < size_bytes % chunks), chunk % streams
-            self._queued.append(call_of(Copy("h2d", chunk_bytes, stream), costs, {}))
+            self._queued.append(call_of(Copy("h2d", chunk_bytes, stream), costs))
             if kernel_ns:
                 reads_ns = chunk_bytes / costs.links.device_read_bytes_per_s * 1e9
                 kernel = Launch(duration_ns=max(kernel_ns // chunks, round(reads_ns), 1), stream=stream)
-                self._queued.append(call_of(kernel, costs, {}).with_item(engine="sm"))
+                self._queued.append(call_of(kernel, costs).with_item(engine="sm"))
         in_a_stream = -(-chunks // streams) * (2 if kernel_ns else 1)
         self.submit: Submit = FakeProgram(machine, self._submit, max(costs.queue_slots // 2 // in_a_stream, 1))
 

@@ -108,26 +108,26 @@ class _Written:
     def __init__(self, case: Case, buffer_bytes: int, walk: Walk, operations: int = 0) -> None:
         self._case = case
         self._buffer_bytes, self._walk = buffer_bytes, walk
-        self._seed = np.zeros(1, dtype=np.uint64)
+        self._seed = 0
         self._first_wrong = case.device_memory(8)
         self.size_bytes = walk.words * walk.passes * WORD_BYTES
         self.operations = operations
         self.address = case.device_memory(buffer_bytes)
 
-    def bound(self, kernel: str, row: Parameters, *, seed_argument: int) -> _Written:
-        """This buffer with the kernel that writes it; the kernel takes the seed of the last ``fresh``."""
-        row.point(seed_argument, int(self._seed.ctypes.data))
-        function = self._case.function("memory_access", kernel)
-        self.submit = launch(self._case, function, grid(self._case), row, keep=(self._seed,))
+    def bound(self, kernel: str, *arguments: int) -> _Written:
+        """This buffer with the kernel that writes it, whose last argument is the seed of the last ``fresh``."""
+        self._row, self._seed_argument = Parameters([(self.address, *arguments, 0)]), 1 + len(arguments)
+        self.submit = launch(self._case, self._case.function("memory_access", kernel), grid(self._case), self._row)
         return self
 
     def fresh(self) -> None:
-        self._seed[0] += 1
-        run_on_grid(self._case, "poison", (self.address, self._buffer_bytes, int(self._seed[0])))
+        self._seed += 1
+        self._row[self._seed_argument] = self._seed
+        run_on_grid(self._case, "poison", (self.address, self._buffer_bytes, self._seed))
 
     def check(self) -> str:
         self._case.upload(self._first_wrong, np.array([NOTHING_WRONG], dtype=np.uint64))
-        arguments = (*self._walk.arguments, int(self._seed[0]), self._first_wrong)
+        arguments = (*self._walk.arguments, self._seed, self._first_wrong)
         run_on_grid(self._case, "differ_apart", (self.address, self._buffer_bytes, *arguments))
         wrong = int(self._case.read(self._first_wrong, 1, np.uint64)[0])
         if wrong != NOTHING_WRONG:
@@ -238,9 +238,7 @@ def _strided(case: Case, access: StrideAccess, stride_bytes: int, size_bytes: in
         raise Skip(f"{size_bytes} B hold no word of {WORD_BYTES} B")
     walk = walk_of(stride_bytes, size_bytes, 4 * case.context.attribute("L2_CACHE_SIZE"))
     if access == "write":
-        written = _Written(case, size_bytes, walk)
-        row = Parameters([(written.address, *walk.arguments, 0)])
-        return written.bound("write_apart", row, seed_argument=4)
+        return _Written(case, size_bytes, walk).bound("write_apart", *walk.arguments)
     op = grid(case)
     summed = _Summed(case, size_bytes, walk, op.grid_blocks)
     row = Parameters([(summed.address, *walk.arguments, summed.parts)])
@@ -284,8 +282,7 @@ def _scattered(case: Case, access: RandomAccess, footprint_bytes: int) -> Operat
         return _Updated(case, footprint_bytes, bits, times)
     every_word = Walk(footprint_bytes // WORD_BYTES)
     if access == "scatter":
-        written = _Written(case, footprint_bytes, every_word, count * times)
-        return written.bound("scatter", Parameters([(written.address, bits, count * times, 0)]), seed_argument=3)
+        return _Written(case, footprint_bytes, every_word, count * times).bound("scatter", bits, count * times)
     op = grid(case)
     summed = _Summed(case, footprint_bytes, every_word, op.grid_blocks, times=times)
     row = Parameters([(summed.address, bits, count * times, summed.parts)])

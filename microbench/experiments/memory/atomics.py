@@ -34,95 +34,67 @@ Words = npt.NDArray[Any]
 WARPS_PER_SM, ADDS = 64, 512
 
 
-class _Additions:
-    """Words of device memory, one a thread, and what a call adds to each: ``self._added``, shape (threads,)."""
+class Additions:
+    """Atomic additions by all SMs whose result is not used. In shared memory ``same`` is one word a block.
+
+    The instruction returns nothing: RED, or ATOMS in shared memory, where floats take a compare-and-exchange loop.
+    Numbers differ within a warp, so that no compiler adds them up beforehand; the GPU may still combine a warp's
+    additions to one address.
+
+    There is a word for each thread. In device memory every second call subtracts what the previous call added, so that
+    words stay exact, and in each call the thread whose number is the word's adds 1 more, which stays. In shared memory
+    each call resets the words of each block; the words of the last call are compared.
+    """
 
     def __init__(self, case: Case, space: Space, dtype: AtomicType, spread: Spread) -> None:
-        self._case = case
-        self._type = WORD_TYPES[dtype]
-        self._shape = grid(case)
-        self._count = self._shape.grid_blocks * self._shape.block_threads
+        self._case, self._shared, self._type = case, space == "shared", WORD_TYPES[dtype]
+        shape, bits, additions = grid(case), WORD_BITS[spread], ADDITIONS[space, spread]
+        self._count = shape.grid_blocks * shape.block_threads
         self._words = case.device_memory(WORD_BYTES * self._count)
         self._seed = 0
-        self._arguments = (WORD_BITS[spread], ADDITIONS[space, spread])
-        self._function = case.function("memory_access", f"add_{space}_{dtype}")
+        function = case.function("memory_access", f"add_{space}_{dtype}")
         # The word that each thread adds to; in shared memory the thread's number counts within its block.
         threads = np.arange(self._count, dtype=np.int64)
-        within = threads % self._shape.block_threads if space == "shared" else threads
-        self._own = threads - within + (within & WORD_BITS[spread])
-        numbers = np.arange(self._count) % LANE_NUMBERS + 1
-        self._added: Words = np.bincount(self._own, numbers * ADDITIONS[space, spread], self._count).astype(self._type)
-        self.operations = self._count * ADDITIONS[space, spread]
+        within = threads % shape.block_threads if self._shared else threads
+        own = threads - within + (within & bits)
+        numbers = threads % LANE_NUMBERS + 1
+        self._added: Words = np.bincount(own, numbers * additions, self._count).astype(self._type)
+        self._named = own == threads
+        self.operations = self._count * additions + (0 if self._shared else int(self._named.sum()))
+        # What each call begins with in shared memory; else how often the words were added to.
+        self._aside = case.device_memory(WORD_BYTES * (self._count if self._shared else 2))
+        both = (self._words, bits, additions)
+        row = (self._aside, *both) if self._shared else (*both, self._aside, self._aside + WORD_BYTES)
+        shared_bytes = WORD_BYTES * shape.block_threads if self._shared else 0
+        self.submit: Submit = launch(case, function, shape, Parameters([row]), shared_bytes=shared_bytes)
 
     def _first(self) -> Words:
         places = np.arange(self._seed, self._seed + self._count)
         return (places % FIRST_VALUES).astype(self._type)
 
-    def _compare(self, wanted: Words) -> str:
+    def fresh(self) -> None:
+        self._seed += 1
+        if self._shared:
+            self._case.upload(self._aside, self._first())
+            self._case.upload(self._words, np.full(self._count, POISON, dtype=self._type))
+        else:
+            self._case.clear(self._aside, 2 * WORD_BYTES)
+            self._case.upload(self._words, self._first())
+        self._case.synchronize()
+
+    def check(self) -> str:
+        wanted = self._first() + self._added
+        if not self._shared:
+            calls = int(self._case.read(self._aside, 1, np.uint32)[0])
+            if calls == 0:
+                raise MeasurementError(f"no word of {self._count} was added to")
+            wanted = self._first() + self._added * self._type(calls % 2) + self._named * self._type(calls)
         words = self._case.read(self._words, self._count, self._type)
         wrong = np.flatnonzero(words != wanted)
         if len(wrong):
             at = int(wrong[0])
             raise MeasurementError(f"word {at} of {self._count} is {words[at]} where {wanted[at]} should be")
         return "every word compared with the sum of what was added"
-
-    def _write(self, address: int, values: Words) -> None:
-        self._case.upload(address, values)
-        self._case.synchronize()
-
-
-class _GlobalAdditions(_Additions):
-    """Every second call subtracts what the previous call added, so that words stay exact. In each call the thread
-    whose number is the word's adds 1 more, which stays.
-    """
-
-    def __init__(self, case: Case, dtype: AtomicType, spread: Spread) -> None:
-        super().__init__(case, "global", dtype, spread)
-        self._calls = case.device_memory(2 * WORD_BYTES)
-        self._named = self._own == np.arange(self._count)
-        self.operations += int(self._named.sum())
-        row = Parameters([(self._words, *self._arguments, self._calls, self._calls + WORD_BYTES)])
-        self.submit: Submit = launch(case, self._function, self._shape, row)
-
-    def fresh(self) -> None:
-        self._seed += 1
-        self._case.clear(self._calls, 2 * WORD_BYTES)
-        self._write(self._words, self._first())
-
-    def check(self) -> str:
-        calls = int(self._case.read(self._calls, 1, np.uint32)[0])
-        if calls == 0:
-            raise MeasurementError(f"no word of {self._count} was added to")
-        return self._compare(self._first() + self._added * self._type(calls % 2) + self._named * self._type(calls))
-
-
-class _SharedAdditions(_Additions):
-    """Each call resets the words of each block; the words of the last call are compared."""
-
-    def __init__(self, case: Case, dtype: AtomicType, spread: Spread) -> None:
-        super().__init__(case, "shared", dtype, spread)
-        self._begin = case.device_memory(WORD_BYTES * self._count)
-        row = Parameters([(self._begin, self._words, *self._arguments)])
-        shared_bytes = WORD_BYTES * self._shape.block_threads
-        self.submit: Submit = launch(case, self._function, self._shape, row, shared_bytes=shared_bytes)
-
-    def fresh(self) -> None:
-        self._seed += 1
-        self._write(self._begin, self._first())
-        self._write(self._words, np.full(self._count, POISON, dtype=self._type))
-
-    def check(self) -> str:
-        return self._compare(self._first() + self._added)
-
-
-def _atomics(case: Case, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
-    """Atomic additions by all SMs whose result is not used. In shared memory ``same`` is one word a block.
-
-    The instruction returns nothing: RED, or ATOMS in shared memory, where floats take a compare-and-exchange loop.
-    Numbers differ within a warp, so that no compiler adds them up beforehand; the GPU may still combine a warp's
-    additions to one address.
-    """
-    return _SharedAdditions(case, dtype, spread) if space == "shared" else _GlobalAdditions(case, dtype, spread)
 
 
 def _simulated_atomics(machine: Machine, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
@@ -141,4 +113,4 @@ def _simulated_atomics(machine: Machine, space: Space, dtype: AtomicType, spread
     return SimulatedOperations(machine, call, warps * WARP_THREADS * ADDS)
 
 
-atomics = experiment(_atomics, _simulated_atomics)
+atomics = experiment(Additions, _simulated_atomics)

@@ -6,7 +6,7 @@ from microbench.core.units import size
 from microbench.experiments.memory import levels
 from microbench.experiments.memory.chase import LocalChase, SimulatedChase
 from microbench.gpu.cuda.submit import Parameters, clusters_at_once, launch, run
-from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm
+from microbench.gpu.cuda.timing import alone_on_its_sm
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 
 # As read_cluster of kernels/memory_levels.cu has it.
@@ -61,17 +61,14 @@ class ReadCluster(levels.StampedLevel):
         sums = case.device_memory(4 * self.sms)
         run(case, case.function("memory_levels", "tile_sums"), self.sms, 256, (SEED, CLUSTER_VECTORS, sums))
         self._each: levels.Words = case.read(sums, self.sms, np.uint32)
-        self._out = case.device_memory(STAMPS.itemsize * self.sms)
-        self._passes = np.zeros(1, dtype=np.uint64)
-        row = Parameters([(SEED, 0, self._out)])
-        row.point(1, self._passes.ctypes.data)
+        self._row = Parameters([(SEED, 0, self._out)])
         shape = Launch(grid_blocks=self.sms, block_threads=levels.BLOCK_THREADS, kind="cluster")
         self._submit = launch(
-            case, function, shape, row, shared_bytes=shared_bytes, keep=(self._passes,), cluster_blocks=cluster_blocks
+            case, function, shape, self._row, shared_bytes=shared_bytes, cluster_blocks=cluster_blocks
         )
 
     def _take(self, tiles: int) -> levels.Duration:
-        self._passes[0] = tiles
+        self._row[1] = tiles
         stamps = self._stamps(self._submit)
         if not np.array_equal(stamps["sum"], cluster_sums(self._each, self._blocks, tiles)):
             raise MeasurementError("the sum over all words read is not that of the other blocks")

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from microbench.core.ops import Memset
-from microbench.gpu.cuda.buffers import Patterns
+from microbench.gpu.cuda.buffers import Copied, Patterns
 from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.experiment import Case, Item, Submit, check, driver, experiment
 from microbench.gpu.fake.machine import Call, Machine, call_of
@@ -19,60 +19,35 @@ PITCH_IN_WIDTHS = 2
 VALUE_STEP = 37
 
 
-class _Copied:
-    """A source and a destination of ``buffer_bytes``; a call reads and writes ``size_bytes`` of them."""
-
-    blocks = False
-    submit: Submit
-
-    def __init__(self, case: Case, size_bytes: int, buffer_bytes: int) -> None:
-        self.size_bytes = 2 * size_bytes
-        self._buffer_bytes = buffer_bytes
-        self._patterns = Patterns(case)
-        self._source = case.device_memory(buffer_bytes)
-        self._destination = case.device_memory(buffer_bytes)
-        self._seed = 0
-
-    def fresh(self) -> None:
-        self._seed += 1
-        self._patterns.fill(self._source, self._buffer_bytes, self._seed)
-        self._patterns.poison(self._destination, self._buffer_bytes, self._seed)
-
-
-class EngineCopy(_Copied):
+class EngineCopy(Copied):
     """A Transfer by cuMemcpyDtoDAsync of a whole buffer, which counts as read and as written."""
 
     def __init__(self, case: Case, size_bytes: int) -> None:
-        super().__init__(case, size_bytes, size_bytes)
-        stream = case.stream(0)
+        super().__init__(case, case.device_memory(size_bytes), case.device_memory(size_bytes), size_bytes)
+        self.size_bytes, stream = 2 * size_bytes, case.stream(0)
         arguments = [self._destination, self._source, size_bytes, stream]
-        self.submit = DriverSubmit("cuMemcpyDtoDAsync", arguments, stream=stream)
-
-    def check(self) -> str:
-        self._patterns.verify(self._destination, self._buffer_bytes, self._seed, "device memory")
-        return "every byte compared on the GPU"
+        self.submit: Submit = DriverSubmit("cuMemcpyDtoDAsync", arguments, stream=stream)
 
 
-class EngineRows(_Copied):
+class EngineRows(Copied):
     """A Transfer by cuMemcpy2DAsync of rows that are half their pitch on both sides.
 
     Only the rows count. The bytes between them must not change, so a copy that is too wide is noticed.
     """
 
     def __init__(self, case: Case, size_bytes: int) -> None:
-        super().__init__(case, size_bytes, PITCH_IN_WIDTHS * size_bytes)
+        source, destination = (case.device_memory(PITCH_IN_WIDTHS * size_bytes) for _ in range(2))
+        super().__init__(case, source, destination, PITCH_IN_WIDTHS * size_bytes)
+        self.size_bytes = 2 * size_bytes
         self._width_bytes = row_width_bytes(size_bytes)
         self._pitch_bytes = PITCH_IN_WIDTHS * self._width_bytes
         rows = driver.CUDA_MEMCPY2D()
         rows.srcMemoryType = rows.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
-        rows.srcDevice = driver.CUdeviceptr(self._source)
-        rows.dstDevice = driver.CUdeviceptr(self._destination)
+        rows.srcDevice, rows.dstDevice = driver.CUdeviceptr(source), driver.CUdeviceptr(destination)
         rows.srcPitch = rows.dstPitch = self._pitch_bytes
-        rows.WidthInBytes = self._width_bytes
-        rows.Height = size_bytes // self._width_bytes
-        stream = case.stream(0)
-        arguments = [int(rows.getPtr()), stream]
-        self.submit = DriverSubmit("cuMemcpy2DAsync", arguments, stream=stream, keep=(rows,))
+        rows.WidthInBytes, rows.Height = self._width_bytes, size_bytes // self._width_bytes
+        arguments, stream = [int(rows.getPtr()), case.stream(0)], case.stream(0)
+        self.submit: Submit = DriverSubmit("cuMemcpy2DAsync", arguments, stream=stream, keep=(rows,))
 
     def check(self) -> str:
         patterns, destination = self._patterns, self._destination
@@ -119,11 +94,6 @@ ENGINES: dict[EngineWay, type[EngineCopy | EngineRows | EngineMemset]] = {
 }  # fmt: skip
 
 
-def _engine(case: Case, way: EngineWay, size_bytes: int) -> Transfer:
-    """A call writes ``size_bytes``. Raises Skip if source and destination do not fit."""
-    return ENGINES[way](case, size_bytes)
-
-
 def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Transfer:
     """The rows of a 2D copy fill half of their pitch, at source and destination."""
     costs = machine.costs
@@ -131,7 +101,7 @@ def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Tran
     moved_bytes = size_bytes if way == "memset" else 2 * size_bytes
     energy_j = moved_bytes * costs.memory.joules_per_byte
     if way == "memset":
-        call = call_of(Memset(size_bytes), costs, {}).with_item(energy_j=energy_j)
+        call = call_of(Memset(size_bytes), costs).with_item(energy_j=energy_j)
     else:
         own = costs.memory.engines[way]
         duration_ns = own.duration_ns + moved_bytes / own.bytes_per_s * 1e9
@@ -139,4 +109,5 @@ def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Tran
     return FakeTransfer(machine, call, moved_bytes)
 
 
-engine = experiment(_engine, _simulated_engine)
+# A call writes ``size_bytes``. Raises Skip if source and destination do not fit.
+engine = experiment(lambda case, way, size_bytes: ENGINES[way](case, size_bytes), _simulated_engine)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from microbench.core.units import size
 from microbench.experiments.memory.levels import Duration, SimulatedLevel, StampedLevel, Words, duration_of
 from microbench.gpu.cuda.buffers import Patterns
-from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm
+from microbench.gpu.cuda.timing import alone_on_its_sm
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Parameters, Skip, experiment, launch, run
 
 # How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread requests.
@@ -95,15 +95,12 @@ class FilledPieces(StampedLevel):
         vectors = ROW_BYTES // VECTOR_BYTES
         run(case, case.function("memory_levels", "tile_sums"), rows, WARP_THREADS, (SEED, vectors, row_sums))
         self._sums = prefix_sums(way, piece_bytes, case.read(row_sums, rows, np.uint32))
-        self._out = case.device_memory(STAMPS.itemsize * self.sms)
-        self._total = np.zeros(1, dtype=np.uint64)
-        row = Parameters([(base, pieces, 0, self._out)])
-        row.point(2, self._total.ctypes.data)
+        self._row = Parameters([(base, pieces, 0, self._out)])
         shape = Launch(grid_blocks=self.sms, block_threads=WARPS[way] * WARP_THREADS)
-        self._submit = launch(case, function, shape, row, shared_bytes=here, keep=(self._total,))
+        self._submit = launch(case, function, shape, self._row, shared_bytes=here)
 
     def _take(self, tiles: int) -> Duration:
-        self._total[0] = tiles * self.sms
+        self._row[2] = tiles * self.sms
         stamps = self._stamps(self._submit)
         total = int(stamps["sum"].sum(dtype=np.uint64)) % (1 << 32)
         wanted = expected_sum(self._sums, tiles * self.sms)

@@ -12,7 +12,7 @@ from microbench.core.model import Measurement, Work
 from microbench.core.units import size
 from microbench.gpu.cuda.buffers import NOTHING_WRONG, Patterns
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
-from microbench.gpu.cuda.timing import NANOSECOND_S, OWN_SHARED_BYTES, STAMPS, require_an_sm_each
+from microbench.gpu.cuda.timing import NANOSECOND_S, OWN_SHARED_BYTES, STAMPS, require_an_sm_each, stamped
 from microbench.gpu.experiment import Case, Item, Launch, Machine, MeasurementError, Scoped, Skip, Submit, experiment
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import Sample
@@ -82,17 +82,14 @@ class Level(ABC):
 class StampedLevel(Level):
     """A Level of the real GPU with one block on each SM, which writes its STAMPS to ``_out``."""
 
-    _out: int
-
     def __init__(self, case: Case, sms: int) -> None:
         self._case, self.sms = case, sms
+        self._out = case.device_memory(STAMPS.itemsize * sms)
 
     def _stamps(self, submit: Submit) -> npt.NDArray[Any]:
         """Launch the kernel once and wait for it."""
         self._case.clear(self._out, STAMPS.itemsize * self.sms)
-        submit(1)
-        self._case.synchronize()
-        return self._case.read(self._out, self.sms, STAMPS)
+        return stamped(self._case, submit, self._out, self.sms)
 
 
 def duration_of(stamps: npt.NDArray[Any]) -> Duration:
@@ -159,21 +156,16 @@ class ReadSet(StampedLevel):
         self._prefix: Words = np.concatenate((np.zeros(1, np.uint32), np.cumsum(sums, dtype=np.uint32)))
         self._warm, self._tiles = warm, tiles
         self._starts = np.arange(self.sms, dtype=np.int64) * tiles // self.sms
-        self._out = case.device_memory(STAMPS.itemsize * self.sms)
-        row = Parameters([(base, tiles * TILE_VECTORS, warm, 0, 0, self._out)])
+        self._row, self._first = Parameters([(base, tiles * TILE_VECTORS, warm, 0, 0, self._out)]), 0
         shape = Launch(grid_blocks=self.sms, block_threads=BLOCK_THREADS)
-        self._submit = launch(case, function, shape, row, shared_bytes=shared_bytes)
-        self._count_and_first = np.zeros(2, dtype=np.uint64)
-        for argument in (0, 1):
-            row.point(3 + argument, self._count_and_first.ctypes.data + 8 * argument)
+        self._submit = launch(case, function, shape, self._row, shared_bytes=shared_bytes)
 
     def _take(self, tiles: int) -> Duration:
-        count = tiles * TILES_AHEAD
-        self._count_and_first[0] = count
-        first = int(self._count_and_first[1])
+        count, first = tiles * TILES_AHEAD, self._first
+        self._row[3], self._row[4] = count, first
         stamps = self._stamps(self._submit)
         # The next launch begins half way between the ends of this one, where the L2 has long evicted the data.
-        self._count_and_first[1] = (first + self._warm + count + self._tiles // (2 * self.sms)) % self._tiles
+        self._first = (first + self._warm + count + self._tiles // (2 * self.sms)) % self._tiles
         starts = (self._starts + first) % self._tiles
         if not np.array_equal(stamps["sum"], read_sums(self._prefix, starts, self._warm + count)):
             raise MeasurementError("the sum over all words read is not that of the set")
@@ -229,7 +221,6 @@ class WrittenSet(StampedLevel):
         self._patterns = Patterns(case)
         self._seed = 0
         self._first_wrong = case.device_memory(8)
-        self._out = case.device_memory(STAMPS.itemsize * self.sms)
 
     def _take(self, tiles: int) -> Duration:
         self._seed += 1

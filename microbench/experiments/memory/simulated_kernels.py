@@ -20,7 +20,7 @@ def kernel_call(machine: Machine, busy_ns: float, moved_bytes: float, submit_ns:
     """A launch whose blocks work for ``busy_ns`` on top of an empty kernel."""
     costs = machine.costs
     energy_j = moved_bytes * costs.memory.joules_per_byte
-    call = call_of(Launch(), costs, {}).with_item(duration_ns=costs.empty_kernel_ns + busy_ns, energy_j=energy_j)
+    call = call_of(Launch(), costs).with_item(duration_ns=costs.empty_kernel_ns + busy_ns, energy_j=energy_j)
     return call if submit_ns is None else Call(submit_ns, call.item)
 
 

@@ -23,43 +23,52 @@ NUMPY_TYPES: dict[DataType, npt.DTypeLike] = {
 }  # fmt: skip
 
 
-class PythonStream:
-    """A Transfer by ``call``, one call of a library, which submits to stream 0 of the case.
+class Streaming:
+    """A Transfer by a kernel of STREAM on the arrays.
 
-    ``result`` is where the sum is, None for a kernel that writes an array. The call is made once here, because
-    compiling, loading code and allocating the library's memory are impossible behind a gate.
+    A kernel that writes no array leaves a sum, which ``total`` reads and ``poison`` overwrites. It may be off by the
+    share ``relative``.
     """
 
     blocks = False
 
     def __init__(
         self,
-        case: Case,
         arrays: Arrays,
         kernel: StreamKernel,
-        call: Callable[[], object],
-        result: LastSum | AtomicSum | None,
+        submit: Submit,
+        poison: Callable[[], object] = lambda: None,
+        total: Callable[[], float | None] = lambda: None,
+        relative: float = 0.0,
     ) -> None:
-        self._arrays = arrays
-        self._kernel = kernel
-        self._result = result
-        self.size_bytes = arrays.counted_bytes(kernel)
-        self.submit: Submit = LayerSubmit(LayerHandle(call=call, stream_handle=case.stream(0)), driver)
-        call()
-        case.synchronize()
+        self.size_bytes, self.submit = arrays.counted_bytes(kernel), submit
+        self._arrays, self._kernel, self._poison, self._total, self._relative = arrays, kernel, poison, total, relative
 
     def fresh(self) -> None:
         self._arrays.fresh(self._kernel)
-        if self._result is not None:
-            self._result.poison()
+        self._poison()
 
     def check(self) -> str:
-        if self._result is None:
-            return self._arrays.check(self._kernel)
-        # Elements are small integers, so sums of fp64 and of integers are exact in any order, while sums in fp32 (of
-        # fp32 and fp16) are rounded from 2**24 on, in a tree of unknown form.
-        relative = 1e-5 if self._arrays.dtype in ("fp32", "fp16") else 0.0
-        return self._arrays.check(self._kernel, self._result.total(), relative)
+        return self._arrays.check(self._kernel, self._total(), self._relative)
+
+
+def python_stream(
+    case: Case, arrays: Arrays, kernel: StreamKernel, call: Callable[[], object], result: LastSum | AtomicSum | None
+) -> Streaming:
+    """One call of a library, which submits to stream 0 of the case; ``result`` is where the sum is, if any.
+
+    The call is made once here, because compiling, loading code and allocating the library's memory are impossible
+    behind a gate.
+    """
+    submit = LayerSubmit(LayerHandle(call=call, stream_handle=case.stream(0)), driver)
+    call()
+    case.synchronize()
+    if result is None:
+        return Streaming(arrays, kernel, submit)
+    # Elements are small integers, so sums of fp64 and of integers are exact in any order, while sums in fp32 (of fp32
+    # and fp16) are rounded from 2**24 on, in a tree of unknown form.
+    relative = 1e-5 if arrays.dtype in ("fp32", "fp16") else 0.0
+    return Streaming(arrays, kernel, submit, result.poison, result.total, relative)
 
 
 DOT_REFUSED: dict[DataType, str] = {
@@ -116,7 +125,7 @@ def cupy_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
     call = _cupy_call(cupy, arrays.dtype, kernel, first, second, out)
     result = LastSum(call) if out is None else None
     try:
-        return PythonStream(case, arrays, kernel, result or call, result)
+        return python_stream(case, arrays, kernel, result or call, result)
     except MemoryError as error:
         raise Skip(f"CuPy's own memory for {kernel}: {plain(error)}") from error
     except (ImportError, OSError) as error:  # cupy.dot looks for cuBLAS, even if it then works without it
@@ -203,10 +212,10 @@ def numba_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
             clear = partial(kernels.clear[1, 1, stream], total)
         add_up = getattr(kernels.SUMS[arrays.dtype], kernel)
         add = partial(add_up[blocks, kernels.BLOCK_THREADS, stream], total, *vectors)
-        return PythonStream(case, arrays, kernel, partial(_both, clear, add), result)
+        return python_stream(case, arrays, kernel, partial(_both, clear, add), result)
     scalars = [np.dtype(dtype).type(SCALAR)] if kernel in ("write", "scale", "triad") else []
     configured = getattr(kernels, kernel)[blocks, kernels.BLOCK_THREADS, stream]
-    return PythonStream(case, arrays, kernel, partial(configured, *vectors, *scalars), None)
+    return python_stream(case, arrays, kernel, partial(configured, *vectors, *scalars), None)
 
 
 def _both(clear: Callable[[], Any], add: Callable[[], Any]) -> None:

@@ -19,9 +19,9 @@ from microbench.experiments.memory.stream_arrays import (
     Implementation,
     StreamKernel,
 )
-from microbench.experiments.memory.stream_libraries import cupy_stream, numba_stream
+from microbench.experiments.memory.stream_libraries import Streaming, cupy_stream, numba_stream
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
-from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, Submit, check, driver, experiment
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 from microbench.gpu.fake.costs import ShapeCosts
 from microbench.gpu.fake.transfers import FakeTransfer
 from microbench.gpu.protocol.gpu import Gpu
@@ -105,42 +105,33 @@ def _fits(case: Case, shape: Shape, kernel: StreamKernel) -> bool:
     return within_block and (block_bytes + RESERVED_BYTES) * shape.blocks_per_sm <= most_bytes
 
 
-class CudaStream:
+def _cuda_stream(case: Case, arrays: Arrays, kernel: StreamKernel, shape: Shape) -> Streaming:
     """A streaming kernel of kernels/memory_stream.cu in one launch shape."""
+    tile_bytes = shape.threads * shape.ahead * shape.width_bytes
+    in_steps = shape.blocks_per_sm * case.sms if shape.blocks_per_sm else 0
+    blocks = in_steps or min(max(arrays.size_bytes // tile_bytes, 1), MOST_BLOCKS)
+    # A block of a kernel without an output array writes its own sum.
+    parts = case.device_memory(WORD_BYTES * blocks) if ROLES[kernel].out is None else 0
+    addresses = [arrays.address(name) for name in ROLES[kernel]]
+    of_bulk = (shape.width_bytes, shape.ahead) if shape.bulk else ()
+    row = Parameters([(*addresses, arrays.size_bytes, parts, *of_bulk)])
+    defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * ELEMENT_BYTES[arrays.dtype]}
+    wide = 16 if shape.bulk else shape.width_bytes
+    function, shared_bytes = (
+        case.function("memory_stream", shape.function, WIDE=wide, **defines),
+        shape.shared_bytes(kernel),
+    )
+    allow_shared_memory(function, shared_bytes)
+    op = Launch(grid_blocks=blocks, block_threads=shape.threads)
+    submit = launch(case, function, op, row, shared_bytes=shared_bytes)
+    if not parts:
+        return Streaming(arrays, kernel, submit)
 
-    blocks = False
+    def poison() -> None:
+        check(driver.cuMemsetD8(parts, POISON_BYTE, WORD_BYTES * blocks))
+        case.synchronize()
 
-    def __init__(self, case: Case, arrays: Arrays, kernel: StreamKernel, shape_name: str) -> None:
-        self._case = case
-        self._arrays = arrays
-        self._kernel: StreamKernel = kernel
-        self.size_bytes = arrays.counted_bytes(kernel)
-        shape = Shape.named(shape_name)
-        tile_bytes = shape.threads * shape.ahead * shape.width_bytes
-        in_steps = shape.blocks_per_sm * case.sms if shape.blocks_per_sm else 0
-        self._grid_blocks = in_steps or min(max(arrays.size_bytes // tile_bytes, 1), MOST_BLOCKS)
-        # A block of a kernel without an output array writes its own sum.
-        self._parts = case.device_memory(WORD_BYTES * self._grid_blocks) if ROLES[kernel].out is None else 0
-        addresses = [arrays.address(name) for name in ROLES[kernel]]
-        of_bulk = (shape.width_bytes, shape.ahead) if shape.bulk else ()
-        row = Parameters([(*addresses, arrays.size_bytes, self._parts, *of_bulk)])
-        defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * ELEMENT_BYTES[arrays.dtype]}
-        wide = 16 if shape.bulk else shape.width_bytes
-        function = case.function("memory_stream", shape.function, WIDE=wide, **defines)
-        shared_bytes = shape.shared_bytes(kernel)
-        allow_shared_memory(function, shared_bytes)
-        op = Launch(grid_blocks=self._grid_blocks, block_threads=shape.threads)
-        self.submit: Submit = launch(case, function, op, row, shared_bytes=shared_bytes)
-
-    def fresh(self) -> None:
-        self._arrays.fresh(self._kernel)
-        if self._parts:
-            check(driver.cuMemsetD8(self._parts, POISON_BYTE, WORD_BYTES * self._grid_blocks))
-            self._case.synchronize()
-
-    def check(self) -> str:
-        total = self._arrays.add_up(self._parts, self._grid_blocks) if self._parts else None
-        return self._arrays.check(self._kernel, total)
+    return Streaming(arrays, kernel, submit, poison, lambda: arrays.add_up(parts, blocks))
 
 
 def _shapes(case: Case, kernel: StreamKernel, implementation: Implementation) -> Sequence[str]:
@@ -175,7 +166,7 @@ def _stream(
     arrays = case.once(Arrays, dtype, size_bytes)
     match implementation:
         case "cuda":
-            return CudaStream(case, arrays, kernel, shape)
+            return _cuda_stream(case, arrays, kernel, Shape.named(shape))
         case "cupy":
             return cupy_stream(case, arrays, kernel)
         case "numba":

@@ -58,14 +58,6 @@ class KernelResources(NamedTuple):
     held_by: str
 
 
-class Compiled(NamedTuple):
-    """Machine code of a user's file, the kernel's name in it, and the bytes that the compiler spilled."""
-
-    cubin: bytes
-    symbol: bytes
-    spill_bytes: int
-
-
 def include_folders() -> list[Path]:
     """The installed folders of CUDA's headers and of CCCL's headers, which cooperative_groups.h needs.
 
@@ -78,8 +70,9 @@ def include_folders() -> list[Path]:
     return found + cccl[:1]
 
 
-def compile_file(spec: KernelSpec, architecture: str) -> Compiled:
-    """Compile a user's file for an architecture such as ``90``.
+def compile_file(spec: KernelSpec, architecture: str) -> tuple[bytes, bytes, int]:
+    """Compile a user's file for an architecture such as ``90``: its machine code, the kernel's name in it, and the
+    bytes that the compiler spilled.
 
     Raises MeasurementError with the compiler's first errors, and if the file does not have the kernel.
     """
@@ -96,7 +89,7 @@ def compile_file(spec: KernelSpec, architecture: str) -> Compiled:
     if int(code) != 0:
         raise MeasurementError(f"{path.name} does not compile for sm_{architecture}: {_first_errors(log)}")
     spilled = {name: int(count) for name, count in SPILLS.findall(log)}
-    return Compiled(cubin, symbol, spilled.get(symbol.decode(), 0))
+    return cubin, symbol, spilled.get(symbol.decode(), 0)
 
 
 def _first_errors(log: str, most: int = 2) -> str:
@@ -121,25 +114,23 @@ class OwnKernel:
         does not fit the GPU and a kernel that fails, and Skip if the arrays do not fit its memory.
         """
         self._case = case
-        compiled = compile_file(spec, case.context.architecture)
-        library = check(driver.cuLibraryLoadData(compiled.cubin, None, None, 0, None, None, 0))
+        cubin, symbol, spill_bytes = compile_file(spec, case.context.architecture)
+        library = check(driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
         case.own(lambda: driver.cuLibraryUnload(library))
-        kernel = check(driver.cuLibraryGetKernel(library, compiled.symbol))
+        kernel = check(driver.cuLibraryGetKernel(library, symbol))
         function = int(check(driver.cuKernelGetFunction(kernel)))
         check_sizes(spec, lambda place: driver.cuKernelGetParamInfo(kernel, place))
-        self.resources = _resources(case, function, spec, compiled.spill_bytes)
+        self.resources = _resources(case, function, spec, spill_bytes)
         # Each argument as 64 bits: the bits of a number, or the address of a filled array.
         row = tuple(case.array(filled(one)) if one.elements else one.word() for one in spec.arguments)
         parameters = Parameters([row]) if row else None
-        allow_shared_memory(function, spec.shared_bytes)
         address = parameters.address if parameters else 0
         launch = [function, *spec.grid, *spec.block, spec.shared_bytes, case.stream(0), address]
-        name = "cuLaunchCooperativeKernel" if spec.cooperative else "cuLaunchKernel"
-        arguments = launch if spec.cooperative else [*launch, 0]
-        slots = safe_slots(8 * len(row))
-        self.submit = DriverSubmit(
-            name, arguments, stream=case.stream(0), queue_slots=slots, keep=(parameters, library)
-        )
+        name, arguments = "cuLaunchKernel", [*launch, 0]
+        if spec.cooperative:
+            name, arguments = "cuLaunchCooperativeKernel", launch
+        slots, keep = safe_slots(8 * len(row)), (parameters, library)
+        self.submit = DriverSubmit(name, arguments, stream=case.stream(0), queue_slots=slots, keep=keep)
         self.submit(1)
         case.synchronize()
 

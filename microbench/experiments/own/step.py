@@ -81,8 +81,11 @@ class OwnStep:
 
     def __init__(self, case: Case, own: OwnCall) -> None:
         self._case, self._own = case, own
-        given = callables.stream_of(own.arguments)
-        self._handle = given if given else self._new_stream()
+        self._handle = callables.stream_of(own.arguments) or 0
+        if not self._handle:
+            stream = check(driver.cuStreamCreate(STREAM_DEFAULT_FLAGS))
+            case.own(lambda: driver.cuStreamDestroy(stream))
+            self._handle = int(stream)
         self.stream = case.adopt(self._handle)
         result = None
         for _ in range(WARM_UPS):  # the function may import a library at its first call
@@ -109,11 +112,6 @@ class OwnStep:
         self._torch_captures: callables.TorchCaptures | None = None
         self._graphs: list[OwnGraph] = []
         case.own(self._graphs.clear)
-
-    def _new_stream(self) -> int:
-        stream = check(driver.cuStreamCreate(STREAM_DEFAULT_FLAGS))
-        self._case.own(lambda: driver.cuStreamDestroy(stream))
-        return int(stream)
 
     def _slots(self) -> int:
         """Calls that surely fit the launch queue before the launches of a call are counted: a launch takes 1 µs or
@@ -170,14 +168,11 @@ class OwnStep:
         nodes = read_nodes(graph)
         began_making_ns = time.monotonic_ns()
         executable = check(driver.cuGraphInstantiate(graph, 0))
-        made_ns = time.monotonic_ns()
+        times_s = (captured_ns - began_ns) * 1e-9, (time.monotonic_ns() - began_making_ns) * 1e-9
         self._case.own(lambda: driver.cuGraphExecDestroy(executable))
         check(driver.cuGraphDestroy(graph))
         function, handle, stream = driver.cuGraphLaunch, driver.CUgraphExec(int(executable)), self._handle
-        return OwnGraph(
-            nodes, ran.result, (captured_ns - began_ns) * 1e-9, (made_ns - began_making_ns) * 1e-9,
-            self._replaying(lambda: check(function(handle, stream))),
-        )  # fmt: skip
+        return OwnGraph(nodes, ran.result, *times_s, self._replaying(lambda: check(function(handle, stream))))
 
     def _captured_by_torch(self, traced: bool) -> OwnGraph:
         captures = self._torch_captures = self._torch_captures or callables.TorchCaptures(self._handle)
@@ -198,11 +193,8 @@ class OwnStep:
         nodes = read_nodes(driver.CUgraph(graph.raw_cuda_graph()))
         began_making_ns = time.monotonic_ns()
         graph.instantiate()
-        made_ns = time.monotonic_ns()
-        return OwnGraph(
-            nodes, ran.result, (captured_ns - began_ns) * 1e-9, (made_ns - began_making_ns) * 1e-9,
-            self._replaying(graph.replay), graph.reset,
-        )  # fmt: skip
+        times_s = (captured_ns - began_ns) * 1e-9, (time.monotonic_ns() - began_making_ns) * 1e-9
+        return OwnGraph(nodes, ran.result, *times_s, self._replaying(graph.replay), graph.reset)
 
     def _replaying(self, launch: Callable[[], object]) -> Submit:
         handle = base.LayerHandle(launch, self._handle, synchronize=self._case.synchronize)
@@ -311,13 +303,9 @@ class SimulatedOwnStep(OwnStep):
         captured_ns = machine.clock.time_ns
         machine.spend(machine.costs.graphs.instantiate.at(chain.nodes))
         self.submit.queue_slots = max(SAFE_QUEUE_SLOTS // chain.nodes, 1)
-        return OwnGraph(
-            tuple(_simulated_node(item) for item in items),
-            None,
-            (captured_ns - began_ns) * 1e-9,
-            (machine.clock.time_ns - captured_ns) * 1e-9,
-            sim.FakeSubmit(machine, sim.replay_of(chain, machine.costs)),
-        )
+        times_s = (captured_ns - began_ns) * 1e-9, (machine.clock.time_ns - captured_ns) * 1e-9
+        replay = sim.FakeSubmit(machine, sim.replay_of(chain, machine.costs))
+        return OwnGraph(tuple(map(_simulated_node, items)), None, *times_s, replay)
 
     def _broken(self) -> bool:
         return bool(self._machine.capturing and self._machine.capturing.broken)
@@ -328,18 +316,28 @@ class SimulatedOwnStep(OwnStep):
     def profiled_ns(self) -> IntArray:
         """The kernels of one call, each with what a profiler adds."""
         machine = self._machine
+        durations_ns = [
+            call.item.duration_ns + machine.costs.profiler_ns
+            for call, count in self._seen().calls
+            if call.item.engine is None
+            for _ in range(count)
+        ]
+        return machine.globaltimer_ns(np.array(durations_ns))
+
+    def submitted(self) -> tuple[list[GraphNode], list[str]]:
+        """The work of one call, and the names of the calls in it that wait."""
+        seen = self._seen()
+        return [_simulated_node(call.item) for call, count in seen.calls for _ in range(count)], seen.waits
+
+    def _seen(self) -> sim.Captured:
+        """What a profiler sees of one call."""
+        machine = self._machine
         seen = machine.capturing = sim.Captured(lenient=True)
         try:
             attempt(self._own.call)
         finally:
             machine.capturing = None
-        durations_ns = [
-            call.item.duration_ns + machine.costs.profiler_ns
-            for call, count in seen.calls
-            if call.item.engine is None
-            for _ in range(count)
-        ]
-        return machine.globaltimer_ns(np.array(durations_ns))
+        return seen
 
 
 def _simulated_node(item: Item) -> GraphNode:

@@ -1,8 +1,6 @@
 """The list of topics that `explain` can print."""
 
-import difflib
-
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, nearest
 from microbench.core.units import plain
 from microbench.explain.topics import clocks, graphs, launch, pinned, queue, tensor, topology, traffic
 from microbench.explain.topics.topic import Topic
@@ -18,8 +16,5 @@ def find(name: str) -> Topic:
     known = {topic.name: topic for topic in TOPICS}
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    raise UsageError(
-        f"there is no topic {plain(name, 40)}",
-        f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}",
-    )
+    cause = f"there is no topic {plain(name, 40)}"
+    raise UsageError(cause, nearest(name, known) or f"choose one of {', '.join(known)}")

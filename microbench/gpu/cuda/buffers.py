@@ -163,3 +163,24 @@ class Patterns:
     def _run(self, kernel: str, size_bytes: int, arguments: tuple[int, ...]) -> None:
         blocks = min(max(-(-size_bytes // (BLOCK_THREADS * BYTES_PER_THREAD)), 1), MOST_BLOCKS)
         run(self._case, self._case.function("link", kernel), blocks, BLOCK_THREADS, arguments)
+
+
+class Copied:
+    """A source with a pattern and a destination, both ``buffer_bytes`` long, at addresses that the GPU can reach."""
+
+    blocks = False
+
+    def __init__(self, case: Case, source: int, destination: int, buffer_bytes: int) -> None:
+        self._patterns = Patterns(case)
+        self._source, self._destination, self._buffer_bytes = source, destination, buffer_bytes
+        self._seed = 0
+
+    def fresh(self) -> None:
+        """Fill the whole source anew and poison the whole destination."""
+        self._seed += 1
+        self._patterns.fill(self._source, self._buffer_bytes, self._seed)
+        self._patterns.poison(self._destination, self._buffer_bytes, self._seed)
+
+    def check(self) -> str:
+        self._patterns.verify(self._destination, self._buffer_bytes, self._seed, "device memory")
+        return "every byte compared on the GPU"

@@ -126,18 +126,15 @@ class Case:
             return self.context.main_stream
         if index not in self._streams:
             if index == HIGH_PRIORITY_STREAM:
-                stream = self._high_priority_stream()
+                lowest, highest = check(driver.cuCtxGetStreamPriorityRange())
+                if lowest == highest:
+                    raise Skip("this GPU has no stream priorities")
+                stream = check(driver.cuStreamCreateWithPriority(STREAM_NON_BLOCKING, highest))
             else:
                 stream = check(driver.cuStreamCreate(STREAM_NON_BLOCKING))
             self.own(lambda: driver.cuStreamDestroy(stream))
             self._streams[index] = int(stream)
         return self._streams[index]
-
-    def _high_priority_stream(self) -> Any:
-        lowest, highest = check(driver.cuCtxGetStreamPriorityRange())
-        if lowest == highest:
-            raise Skip("this GPU has no stream priorities")
-        return check(driver.cuStreamCreateWithPriority(STREAM_NON_BLOCKING, highest))
 
     def adopt(self, handle: int) -> int:
         """The stream index of a CUstream that this case did not create."""

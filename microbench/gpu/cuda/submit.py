@@ -93,6 +93,10 @@ class Parameters:
         self.address = int(self._pointers.ctypes.data)
         self.stride = 8 * self._values.shape[1] if len(rows) > 1 else 0
 
+    def __setitem__(self, argument: int, value: int) -> None:
+        """Give an argument of row 0 another value, which later launches take."""
+        self._values[0, argument] = value
+
     def point(self, argument: int, address: int) -> None:
         """Make the launch read an argument of row 0 from this address instead."""
         self._pointers[argument] = address

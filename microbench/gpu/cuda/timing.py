@@ -12,7 +12,7 @@ from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, captured, launch
-from microbench.gpu.protocol.gpu import GpuRecording
+from microbench.gpu.protocol.gpu import GpuRecording, Submit
 
 NANOSECOND_S = 1e-9
 MILLISECOND_S = 1e-3
@@ -179,6 +179,13 @@ def alone_on_its_sm(case: Case, function: int) -> int:
     shared_bytes = case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - OWN_SHARED_BYTES
     allow_shared_memory(function, shared_bytes)
     return shared_bytes
+
+
+def stamped(case: Case, submit: Submit, address: int, blocks: int) -> npt.NDArray[Any]:
+    """Launch a kernel once and wait for it: the STAMPS that its blocks wrote to that address."""
+    submit(1)
+    case.synchronize()
+    return case.read(address, blocks, STAMPS)
 
 
 def require_an_sm_each(stamps: npt.NDArray[Any]) -> None:

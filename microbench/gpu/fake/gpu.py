@@ -67,7 +67,7 @@ class FakeGpu:
         graph, layer, costs = sim.graph_of(sim.chain_of(ops, self.costs)), LOOP_LAYER, self.costs.graphs
         if isinstance(ops[0], LayerCall):
             layer = ops[0].layer
-            self._time.pass_ns(sum(sim.call_of(op, self.costs, {}).host_ns for op in ops))
+            self._time.pass_ns(sum(sim.call_of(op, self.costs).host_ns for op in ops))
         else:
             self._time.pass_ns(costs.capture.at(graph.nodes))
         self._time.pass_ns(costs.instantiate.at(graph.nodes) + costs.upload.at(graph.nodes))
@@ -84,7 +84,7 @@ class FakeGpu:
         return sim.FakeGate(self._machine)
 
     def events(self, stream: int = 0) -> sim.FakeEventPair:
-        return sim.FakeEventPair(self._machine, sim.call_of(Record(stream=stream), self.costs, {}))
+        return sim.FakeEventPair(self._machine, sim.call_of(Record(stream=stream), self.costs))
 
     def synchronize(self) -> None:
         self._machine.synchronize()

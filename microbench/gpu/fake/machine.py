@@ -92,16 +92,18 @@ class Watch:
 class Captured:
     """A capture: the calls that are captured instead of being run, how often each was made, and what broke the capture.
 
-    A ``lenient`` capture accepts waits, as a profiler does.
+    A ``lenient`` capture accepts waits, as a profiler does, and keeps the names of their calls.
     """
 
     def __init__(self, *, lenient: bool = False) -> None:
         self.calls: list[tuple[Call, int]] = []
+        self.waits: list[str] = []
         self.broken = ""
         self._lenient = lenient
 
     def wait(self, called: str) -> None:
         """Break the capture with the driver's error for a call that cannot be captured."""
+        self.waits.append(called)
         if not self._lenient:
             error = f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called} was called while the stream captures"
             self.broken = self.broken or error
@@ -138,6 +140,11 @@ class Machine:
     def spend(self, cost_ns: float) -> None:
         """Make a call that keeps the host busy for ``cost_ns``, with noise."""
         self.clock.pass_ns(self.noise.one(cost_ns))
+
+    def spent(self, times_ns: FloatArray) -> ops.IntArray:
+        """Let these times pass, one after the other; returns them in whole ns."""
+        self.clock.pass_ns(float(times_ns.sum()))
+        return times_ns.round().astype(np.int64)
 
     def stamped(self, cost_ns: float) -> int:
         """Make such a call, and return the clock's reading after it."""
@@ -245,8 +252,8 @@ class Graph(msgspec.Struct, frozen=True):
     launch_ns: float = 0.0
 
 
-def call_of(op: ops.Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
-    """The call for an op.
+def call_of(op: ops.Op, costs: FakeCosts, graphs: Mapping[int, Graph] | None = None) -> Call:
+    """The call for an op; ``graphs`` are those that exist, by their handles.
 
     Raises Skip for a layer the simulation does not have, MeasurementError for a graph that does not exist (any more).
     """
@@ -279,14 +286,14 @@ def call_of(op: ops.Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
         case ops.SynchronizeIdle():
             return Call(costs.idle_stream_ns if op.what == "stream" else costs.idle_event_ns, stream=None)
         case ops.GraphLaunch():
-            if op.graph not in graphs:
+            if not graphs or op.graph not in graphs:
                 raise MeasurementError(f"graph {op.graph} does not exist: its case has ended")
             call = replay_of(graphs[op.graph], costs, op.stream)
             return msgspec.structs.replace(call, host_ns=call.host_ns + layer_costs(op.layer, costs).replay_ns)
         case ops.LayerCall():
             layer = layer_costs(op.layer, costs)
             arguments = 1 if op.duration_ns else op.arguments  # a spin kernel's only argument is its length
-            return Call(layer.call_ns + arguments * layer.argument_ns, _launch(kernel_of(op), costs).item)
+            return Call(layer.call_ns + arguments * layer.argument_ns, _launch(_kernel_of(op), costs).item)
 
 
 def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
@@ -298,7 +305,7 @@ def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
     return Call(host_ns, item, stream, graph.nodes)
 
 
-def kernel_of(op: ops.LayerCall) -> ops.Launch:
+def _kernel_of(op: ops.LayerCall) -> ops.Launch:
     """The kernel that a layer's call launches."""
     return ops.Launch(duration_ns=op.duration_ns or 0)
 
@@ -404,7 +411,7 @@ class FakeSubmit(FakeProgram):
         return made
 
 
-def bound(machine: Machine, op: ops.Op, graphs: Mapping[int, Graph]) -> FakeSubmit:
+def bound(machine: Machine, op: ops.Op, graphs: Mapping[int, Graph] | None = None) -> FakeSubmit:
     """An op, bound. Raises the same errors as ``call_of``."""
     other = op.other if isinstance(op, ops.Wait) else None
     return FakeSubmit(machine, call_of(op, machine.costs, graphs), records=isinstance(op, ops.Record), other=other)
@@ -501,7 +508,7 @@ def node_of(kind: str, costs: FakeCosts, op: ops.Op | None = None) -> Node:
     own, op = costs.graphs.node(kind), op or _op_of(kind, costs)
     runs_ns = own.duration_ns
     if isinstance(op, ops.Launch | ops.Copy | ops.Memset):
-        runs_ns = call_of(op, costs, {}).item.duration_ns
+        runs_ns = call_of(op, costs).item.duration_ns
     return Node(costs.gap_graph_ns + own.gap_ns, runs_ns, own.launch_ns)
 
 
@@ -510,7 +517,7 @@ def call_of_kind(kind: str, costs: FakeCosts) -> Call | None:
     op, own = _op_of(kind, costs), costs.graphs.calls.get(kind)
     if op is None:
         return Call(own.submit_ns, Item(gap_ns=costs.gap_stream_ns, duration_ns=own.duration_ns)) if own else None
-    call = call_of(op, costs, {})
+    call = call_of(op, costs)
     if not kind.startswith("pdl_trigger"):
         return call
     return call.with_item(gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns)
@@ -545,7 +552,7 @@ def _captured(op: ops.Op, costs: FakeCosts) -> Node:
             return node_of("memset", costs, op)
         case ops.LayerCall():
             layer_costs(op.layer, costs)
-            return _captured(kernel_of(op), costs)
+            return _captured(_kernel_of(op), costs)
         case ops.SynchronizeIdle() | ops.Query():
             called = "cuEventQuery" if isinstance(op, ops.Query) else f"cu{op.what.capitalize()}Synchronize"
             raise MeasurementError(
@@ -563,7 +570,7 @@ def record(machine: Machine, launch: ops.Launch, count: int, *, graph: bool, gat
         call, calls = replay_of(graph_of(chain), costs, launch.stream), 1
         machine.clock.pass_ns(costs.graphs.capture.at(count) + costs.graphs.instantiate.at(count))
     else:
-        call, calls = call_of(launch, costs, {}), count
+        call, calls = call_of(launch, costs), count
     slots = call.queue_slots(costs) or calls
     if gated and calls > slots:
         raise MeasurementError(f"{calls} kernels do not fit behind a gate ({slots} may)")

@@ -16,8 +16,9 @@ WARP_THREADS = 32
 class Ends:
     """Source and destination of a movement of ``size_bytes``, and which byte of the destination is wrong, if any."""
 
-    def __init__(self, costs: FakeCosts, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
+    def __init__(self, costs: FakeCosts, size_bytes: int, wrong: str = "", checked: str = CHECKED) -> None:
+        """``wrong`` says what a check found, by default the byte; ``checked`` how it was made."""
+        self.size_bytes, self._wrong, self._checked = size_bytes, wrong, checked
         self._arrives = costs.links.arrives
         self._wrong_byte: int | None = None
 
@@ -31,10 +32,9 @@ class Ends:
 
     def check(self) -> str:
         if self._wrong_byte is not None:
-            raise MeasurementError(
-                f"SIMULATED: byte {self._wrong_byte} of {self.size_bytes} is not the one that was sent"
-            )
-        return CHECKED
+            byte = f"byte {self._wrong_byte} of {self.size_bytes} is not the one that was sent"
+            raise MeasurementError(f"SIMULATED: {self._wrong or byte}")
+        return self._checked
 
 
 class FakeTransfer(Ends):

@@ -26,26 +26,6 @@ def wrapped_difference(before: int, after: int, modulus: int = COUNTER_MODULUS) 
     return (after - before) % modulus
 
 
-class ExactTotals:
-    """Totals of two wrapping counters (sent, received) since the first reading."""
-
-    def __init__(self) -> None:
-        self._last: tuple[int, int] | None = None
-        self._sent = 0
-        self._received = 0
-
-    @property
-    def started(self) -> bool:
-        return self._last is not None
-
-    def add(self, sent: int, received: int) -> PcieBytes:
-        if self._last is not None:
-            self._sent += wrapped_difference(self._last[0], sent)
-            self._received += wrapped_difference(self._last[1], received)
-        self._last = (sent, received)
-        return PcieBytes(self._sent, self._received, coarse=False)
-
-
 class SampledTotals:
     """Totals from rates that a thread samples; they are right only for traffic that lasts many samples.
 

@@ -8,7 +8,7 @@ import ctypes
 import importlib.metadata
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ NODE_CODES = frozenset({0, 3, NO_DEVICE, 101, 304, 999})
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"
 # Nothing can be measured without these; cuda-core, CuPy and the rest are layers, which are skipped if missing.
-NEEDED_PACKAGES = ("cuda-bindings",)
+NEEDED_PACKAGES = ("cuda-bindings", "numba")
 NVRTC_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 PCI_DEVICES = "/sys/bus/pci/devices"
@@ -141,70 +141,56 @@ def install_line(cuda_major: int | None) -> str:
 
 
 def diagnose(observed: Observed) -> NoGpu | None:
-    """The result of the first rule that applies; None if a GPU can be measured."""
-    rules: tuple[Callable[[Observed], NoGpu | None], ...] = (_driver_too_old, _packages_missing)
-    if not observed.works:
-        rules = (_hidden, _mig_without_instance, _held_by_other_driver, _no_library, _nodes, _init_failed)
-    return next(filter(None, (rule(observed) for rule in rules)), None)
+    """The first cause that applies; None if a GPU can be measured."""
+    return next(_unfit(observed) if observed.works else _causes(observed), None)
 
 
-def _driver_too_old(seen: Observed) -> NoGpu | None:
-    if seen.cuda_major is None:
-        return None
-    if seen.cuda_major < OLDEST_CUDA:
-        return NoGpu(
+def _unfit(seen: Observed) -> Iterator[NoGpu]:
+    """Why a GPU that works cannot be measured: the driver is too old, or packages are missing."""
+    needed = (seen.bindings_version or "").split(".")[0]
+    if seen.cuda_major is not None and seen.cuda_major < OLDEST_CUDA:
+        yield NoGpu(
             f"the driver supports CUDA {seen.cuda_major} only; microbench needs {OLDEST_CUDA}",
             "update the NVIDIA driver to 525 or newer",
         )
-    needed = (seen.bindings_version or "").split(".")[0]
-    if needed.isdigit() and int(needed) > seen.cuda_major:
-        return NoGpu(
+    elif seen.cuda_major is not None and needed.isdigit() and int(needed) > seen.cuda_major:
+        yield NoGpu(
             f"the driver supports CUDA {seen.cuda_major}, the installed packages are of CUDA {needed}",
             f"update the NVIDIA driver, or {install_line(seen.cuda_major)}",
         )
-    return None
+    if seen.missing_packages:
+        missing = ", ".join(seen.missing_packages)
+        yield NoGpu(f"a GPU is here, but these packages are not: {missing}", install_line(seen.cuda_major))
 
 
-def _packages_missing(seen: Observed) -> NoGpu | None:
-    if not seen.missing_packages:
-        return None
-    missing = ", ".join(seen.missing_packages)
-    return NoGpu(f"a GPU is here, but these packages are not: {missing}", install_line(seen.cuda_major))
+def _causes(seen: Observed) -> Iterator[NoGpu]:
+    """Why no GPU works, the surest cause first."""
+    in_mig_mode = seen.shows_none and bool(seen.boards_in_mig_mode)
+    if seen.shows_none and seen.visible_devices is not None and (not in_mig_mode or seen.visible_devices in HIDE_ALL):
+        yield NoGpu(
+            f"CUDA_VISIBLE_DEVICES={seen.visible_devices!r} hides every GPU",
+            "unset CUDA_VISIBLE_DEVICES, or name a GPU of `nvidia-smi -L`",
+        )
+    if in_mig_mode:
+        yield NoGpu(
+            "MIG mode is on, but CUDA shows no instance",
+            "make one with `sudo nvidia-smi mig -cgi 0 -C`, or name one of `nvidia-smi -L` in CUDA_VISIBLE_DEVICES",
+        )
+    if "nvidia" not in seen.bound_to and "nouveau" in seen.bound_to:
+        yield NoGpu("the GPU is held by nouveau, which has no CUDA", "install NVIDIA's driver and reboot")
+    elif "nvidia" not in seen.bound_to and "vfio-pci" in seen.bound_to:
+        yield NoGpu("the GPU is set aside for a virtual machine (vfio-pci)", "run microbench in that machine")
+    if seen.library_error is not None:
+        yield _no_library(seen)
+    if seen.init_code in NODE_CODES and (seen.gpus != () or seen.module_version is not None):
+        yield from _nodes(seen)
+    if seen.init_code in (0, NO_DEVICE) and seen.gpus == () and not seen.wsl:
+        yield NoGpu("libcuda.so.1 is here, but no NVIDIA GPU is on the PCI bus", "look for one with `lspci -d 10de:`")
+    code = NO_DEVICE if seen.init_code in (0, None) else seen.init_code
+    yield INIT_CODES.get(code) or NoGpu(f"cuInit failed with CUDA error {code}", "run `nvidia-smi`, and see `dmesg`")
 
 
-def _hidden(seen: Observed) -> NoGpu | None:
-    if not seen.shows_none or seen.visible_devices is None:
-        return None
-    if seen.boards_in_mig_mode and seen.visible_devices not in HIDE_ALL:
-        return None
-    return NoGpu(
-        f"CUDA_VISIBLE_DEVICES={seen.visible_devices!r} hides every GPU",
-        "unset CUDA_VISIBLE_DEVICES, or name a GPU of `nvidia-smi -L`",
-    )
-
-
-def _mig_without_instance(seen: Observed) -> NoGpu | None:
-    if not seen.shows_none or not seen.boards_in_mig_mode:
-        return None
-    return NoGpu(
-        "MIG mode is on, but CUDA shows no instance",
-        "make one with `sudo nvidia-smi mig -cgi 0 -C`, or name one of `nvidia-smi -L` in CUDA_VISIBLE_DEVICES",
-    )
-
-
-def _held_by_other_driver(seen: Observed) -> NoGpu | None:
-    if "nvidia" in seen.bound_to:
-        return None
-    if "nouveau" in seen.bound_to:
-        return NoGpu("the GPU is held by nouveau, which has no CUDA", "install NVIDIA's driver and reboot")
-    if "vfio-pci" in seen.bound_to:
-        return NoGpu("the GPU is set aside for a virtual machine (vfio-pci)", "run microbench in that machine")
-    return None
-
-
-def _no_library(seen: Observed) -> NoGpu | None:
-    if seen.library_error is None:
-        return None
+def _no_library(seen: Observed) -> NoGpu:
     if seen.wsl:
         return NoGpu(
             "libcuda.so.1 does not load under WSL",
@@ -226,25 +212,15 @@ def _no_library(seen: Observed) -> NoGpu | None:
     return NoGpu(f"{where} shows no NVIDIA GPU and no driver", "try `microbench run --device fake`, or another machine")
 
 
-def _nodes(seen: Observed) -> NoGpu | None:
-    if seen.init_code not in NODE_CODES or (seen.gpus == () and seen.module_version is None):
-        return None
+def _nodes(seen: Observed) -> Iterator[NoGpu]:
     if seen.denied_nodes:
         join = f": `sudo usermod -aG {seen.denied_group} $USER`, then log in again" if seen.denied_group else ""
-        return NoGpu(f"no permission for {', '.join(seen.denied_nodes)}", f"ask for access to these files{join}")
-    if not seen.missing_nodes or seen.wsl:
-        return None
-    missing = ", ".join(seen.missing_nodes)
-    if seen.container:
-        return NoGpu(f"this container ({seen.container}) lacks {missing}", "start it with --gpus all")
-    return NoGpu(f"the device files {missing} are missing", "make them with `sudo nvidia-modprobe -u -c 0`")
-
-
-def _init_failed(seen: Observed) -> NoGpu:
-    if seen.init_code in (0, NO_DEVICE) and seen.gpus == () and not seen.wsl:
-        return NoGpu("libcuda.so.1 is here, but no NVIDIA GPU is on the PCI bus", "look for one with `lspci -d 10de:`")
-    code = NO_DEVICE if seen.init_code in (0, None) else seen.init_code
-    return INIT_CODES.get(code) or NoGpu(f"cuInit failed with CUDA error {code}", "run `nvidia-smi`, and see `dmesg`")
+        yield NoGpu(f"no permission for {', '.join(seen.denied_nodes)}", f"ask for access to these files{join}")
+    missing = "" if seen.wsl else ", ".join(seen.missing_nodes)
+    if missing and seen.container:
+        yield NoGpu(f"this container ({seen.container}) lacks {missing}", "start it with --gpus all")
+    elif missing:
+        yield NoGpu(f"the device files {missing} are missing", "make them with `sudo nvidia-modprobe -u -c 0`")
 
 
 def observe(
@@ -272,10 +248,7 @@ def observe(
         missing_nodes=tuple(node for node in NODES if node not in present),
         denied_nodes=tuple(denied),
         denied_group=_group(machine.at(denied[0])) if denied else None,
-        library_error=answer.library_error,
-        init_code=answer.init_code,
-        device_count=answer.device_count,
-        cuda_version=answer.cuda_version,
+        **answer._asdict(),
         visible_devices=environment.get("CUDA_VISIBLE_DEVICES"),
         boards_in_mig_mode=boards_in_mig_mode() if shows_none else None,
         bindings_version=version("cuda-bindings"),

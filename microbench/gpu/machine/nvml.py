@@ -10,31 +10,25 @@ import msgspec
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, GpuInfo, LinkInfo, MemoryErrors, Telemetry
 from microbench.core.units import about_size
-from microbench.gpu.machine.counters import ExactTotals, SampledTotals
-from microbench.gpu.machine.query import (
-    AGGREGATE,
-    CLOCK_MEMORY,
-    CLOCK_SM,
-    COMPUTE_MODES,
-    CORRECTED,
-    PCIE_RECEIVED,
-    PCIE_SENT,
-    RETIREMENT_CAUSES,
-    TEMPERATURE_GPU,
-    UNCORRECTED,
-    VIRTUALIZATION_MODES,
-    VOLATILE,
-    Answer,
-    Field,
-    Query,
-    call,
-    clock_reasons,
-    field_value,
-)
+from microbench.gpu.machine.counters import SampledTotals, wrapped_difference
+from microbench.gpu.machine.query import Answer, Field, Query, call, clock_reasons, field_value
 from microbench.gpu.machine.topology import coherent, nvlink_bytes_per_s, nvlinks
 from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.host.files import Machine
 
+# Constants of nvml.h; all releases of the bindings agree on them.
+CLOCK_SM = 1
+CLOCK_MEMORY = 2
+TEMPERATURE_GPU = 0
+# nvmlMemoryErrorType_t, nvmlEccCounterType_t and nvmlPageRetirementCause_t.
+CORRECTED, UNCORRECTED = 0, 1
+VOLATILE, AGGREGATE = 0, 1
+RETIREMENT_CAUSES = (0, 1)
+# NVML_PCIE_UTIL_TX_BYTES and _RX_BYTES of nvmlDeviceGetPcieThroughput, which answers in kB/s.
+PCIE_SENT = 0
+PCIE_RECEIVED = 1
+VIRTUALIZATION_MODES = {0: "none", 1: "passed through", 2: "vGPU", 3: "host of vGPUs", 4: "host of shared graphics"}
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 MEGAHERTZ = 1e6
 MILLIWATT = 1e-3
 MILLIJOULE = 1e-3
@@ -64,7 +58,7 @@ class NvmlGpu:
     def __init__(self, uuid: str, library: Any = None) -> None:
         self.uuid = uuid
         self.query = Query(load() if library is None else library, uuid)
-        self._exact = ExactTotals()
+        self._counted: list[tuple[int, int]] = []  # last reading and total of the counters: sent, received
         self._sampled = SampledTotals(self._pcie_rates)
 
     @property
@@ -143,9 +137,15 @@ class NvmlGpu:
         """
         fields = self.query.ask("nvmlDeviceGetFieldValues", [Field.PCIE_COUNT_TX_BYTES, Field.PCIE_COUNT_RX_BYTES])
         values = [field_value(entry) for entry in fields.value or ()]
-        if len(values) == 2 and values[0] is not None and values[1] is not None:
-            return self._exact.add(values[0], values[1])
-        if self._exact.started:
+        known = [value for value in values if value is not None]
+        if len(known) == 2:
+            before = self._counted or [(now, 0) for now in known]
+            self._counted = [
+                (now, total + wrapped_difference(last, now)) for now, (last, total) in zip(known, before, strict=True)
+            ]
+            (_, sent), (_, received) = self._counted
+            return PcieBytes(sent, received, coarse=False)
+        if self._counted:
             raise Skip("NVML's PCIe counters stopped answering")
         totals = self._sampled.read()
         if totals is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from microbench.core.model import Fact, LinkInfo, link_rate
+from microbench.gpu.machine.query import Answer
 from microbench.host.files import Machine, known, stated, unknown, why_unreadable
 
 DEVICES = "/sys/bus/pci/devices"
@@ -63,13 +64,6 @@ class ExpressControl(NamedTuple):
     reason: str | None = None
 
 
-class Redirection(NamedTuple):
-    """Whether a port sends traffic between two devices below it up to the root (ACS); None with a reason if unknown."""
-
-    value: bool | None
-    reason: str | None = None
-
-
 def read_control(config: Path) -> ExpressControl:
     """Port kind, packet sizes and ordering from a device's configuration space (sysfs file ``config``)."""
     data, reason = _read(config)
@@ -87,26 +81,27 @@ def read_control(config: Path) -> ExpressControl:
     return ExpressControl(reason="the capability list has no end")
 
 
-def read_redirection(config: Path) -> Redirection:
-    """Whether this port redirects peer traffic; False if it has no access control services."""
+def read_redirection(config: Path) -> Answer:
+    """Whether this port sends traffic between two devices below it up to the root; False if it has no access control
+    services (ACS)."""
     data, reason = _read(config)
     if reason is not None:
-        return Redirection(None, reason)
+        return Answer(None, reason)
     if len(data) < EXTENDED_SPACE + 8:
-        return Redirection(None, NEEDS_ROOT if len(data) <= SHOWN_TO_ALL_BYTES else NO_EXTENDED_SPACE)
+        return Answer(None, NEEDS_ROOT if len(data) <= SHOWN_TO_ALL_BYTES else NO_EXTENDED_SPACE)
     offset = EXTENDED_SPACE
     for _ in range((len(data) - EXTENDED_SPACE) // 8):  # no more fit; a damaged list may go round in a circle
         (header,) = struct.unpack_from("<I", data, offset)
         if header == 0xFFFF_FFFF:
-            return Redirection(None, SILENT)
+            return Answer(None, SILENT)
         following = header >> 20 & ~3
         if header & 0xFFFF == ACCESS_CONTROL_CAPABILITY:
             (control,) = struct.unpack_from("<H", data, offset + ACCESS_CONTROL)
-            return Redirection(bool(control & REDIRECTING))
+            return Answer(bool(control & REDIRECTING))
         if not EXTENDED_SPACE <= following <= len(data) - 8:
-            return Redirection(False)
+            return Answer(False)
         offset = following
-    return Redirection(None, "the list of extended capabilities has no end")
+    return Answer(None, "the list of extended capabilities has no end")
 
 
 def _read(config: Path) -> tuple[bytes, str | None]:

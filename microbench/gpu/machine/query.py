@@ -11,16 +11,6 @@ from microbench.host.files import stated
 # Constants of nvml.h; all releases of the bindings agree on them.
 ERROR_NOT_SUPPORTED = 3
 ERROR_FUNCTION_NOT_FOUND = 13
-CLOCK_SM = 1
-CLOCK_MEMORY = 2
-TEMPERATURE_GPU = 0
-# nvmlMemoryErrorType_t, nvmlEccCounterType_t and nvmlPageRetirementCause_t.
-CORRECTED, UNCORRECTED = 0, 1
-VOLATILE, AGGREGATE = 0, 1
-RETIREMENT_CAUSES = (0, 1)
-# NVML_PCIE_UTIL_TX_BYTES and _RX_BYTES of nvmlDeviceGetPcieThroughput, which answers in kB/s.
-PCIE_SENT = 0
-PCIE_RECEIVED = 1
 
 
 class Field(IntEnum):
@@ -56,8 +46,6 @@ CLOCK_REASONS = (
     (0x200, "board limit"),
     (0x400, "reliability limit"),
 )
-VIRTUALIZATION_MODES = {0: "none", 1: "passed through", 2: "vGPU", 3: "host of vGPUs", 4: "host of shared graphics"}
-COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 # More than any GPU has; NVML refuses a link beyond the last one.
 NVLINK_MOST_LINKS = 36
 # nvmlNvlinkVersion_t.
@@ -142,18 +130,14 @@ class Query:
 
     def ask(self, name: str, *arguments: Any) -> Answer:
         """The answer of ``name(handle, *arguments)``; the board is asked if a MIG instance has no answer."""
-        if self.reason is not None:
-            return Answer(None, self.reason)
-        answer = call(self._library, name, self._handle, *arguments)
+        answer = self.ask_system(name, self._handle, *arguments)
         if answer.value is None and self._board is not self._handle:
-            return call(self._library, name, self._board, *arguments)
+            return self.ask_board(name, *arguments)
         return answer
 
     def ask_board(self, name: str, *arguments: Any) -> Answer:
         """The answer of ``name(handle, *arguments)`` about the whole board, for what its MIG instances share."""
-        if self.reason is not None:
-            return Answer(None, self.reason)
-        return call(self._library, name, self._board, *arguments)
+        return self.ask_system(name, self._board, *arguments)
 
     def board_field(self, field: int, scope: int | None = None) -> Answer:
         """The board's value of a field (NVML_FI_…); ``scope`` is an NVLink's number for the fields of one link."""

@@ -4,6 +4,7 @@ All links belong to the board, so a MIG instance gets its board's answers.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -36,7 +37,9 @@ def link_facts_now(
         *_trained(way, query),
         *_slot(way, hidden),
         *_control(way),
-        _redirected(way, hidden, root),
+        unknown("acs", FLATTENED if hidden else _why_none(way), pci.DEVICES)
+        if hidden or not way.bridges
+        else redirection("acs", way.bridges, root),
         _iommu(way, hidden, root),
         *_window(gpu.pci_bus_id, query, root),
         stated("numa_node", pci.numa_node(gpu.pci_bus_id, root), f"{folder}/numa_node", node_silent),
@@ -95,13 +98,6 @@ def _control(way: pci.Way) -> tuple[Fact, ...]:
     control, source = way.hops[0].control, f"{pci.DEVICES}/{way.hops[0].bus_id}/config"
     reason = control.reason or "an integrated endpoint has no link"
     return tuple(stated(name, getattr(control, name), source, reason) for name in names)
-
-
-def _redirected(way: pci.Way, hidden: bool | None, root: Path) -> Fact:
-    """Whether a bridge on the way redirects peer traffic (ACS)."""
-    if hidden or not way.bridges:
-        return unknown("acs", FLATTENED if hidden else _why_none(way), pci.DEVICES)
-    return redirection("acs", way.bridges, root)
 
 
 def redirection(name: str, bridges: Sequence[pci.Hop], root: Path) -> Fact:
@@ -294,28 +290,18 @@ class NetworkDevice(NamedTuple):
     reason: str | None = None
 
 
-class Distance(NamedTuple):
-    """How near two devices are; None and the reason if unknown."""
-
-    value: Nearness | None
-    reason: str | None = None
-
-
-def distance(first: str | None, second: str | None, root: Path = Path("/")) -> Distance:
-    """How near two devices (bus ids) are, by their places on the bus and, if they share no root, their NUMA nodes."""
-    folders = pci.folder_of(first, root), pci.folder_of(second, root)
-    if folders[0] is None or folders[1] is None:
-        return Distance(None, "sysfs does not show both devices")
-    (first_root, first_ids), (second_root, second_ids) = _place(folders[0]), _place(folders[1])
-    if first_root != second_root:
+def distance(first: str | None, second: str | None, root: Path = Path("/")) -> nvml.Answer:
+    """The Nearness of two devices (bus ids), by their places on the bus; if they share no root, by their NUMA nodes."""
+    ways = pci.way_to_root(first, root), pci.way_to_root(second, root)
+    if not all(way.hops for way in ways):
+        return nvml.Answer(None, "sysfs does not show both devices")
+    if ways[0].root != ways[1].root:
         return _between_roots(first, second, root)
-    lengths = len(first_ids), len(second_ids)
-    shared = 0
-    while shared < min(lengths) and first_ids[shared] == second_ids[shared]:
-        shared += 1
+    down = [[hop.bus_id for hop in reversed(way.hops)] for way in ways]
+    shared = sum(1 for _ in takewhile(lambda ids: ids[0] == ids[1], zip(*down, strict=False)))
     if shared == 0:
-        return Distance("PHB")
-    return Distance("PIX" if max(lengths) - shared <= BELOW_ONE_SWITCH else "PXB")
+        return nvml.Answer("PHB")
+    return nvml.Answer("PIX" if max(map(len, down)) - shared <= BELOW_ONE_SWITCH else "PXB")
 
 
 def network_devices(root: Path = Path("/")) -> tuple[NetworkDevice, ...]:
@@ -332,22 +318,13 @@ def network_devices(root: Path = Path("/")) -> tuple[NetworkDevice, ...]:
     return tuple(devices)
 
 
-def _place(folder: Path) -> tuple[Path, list[str]]:
-    """The root of a device's bus, and the bus ids from there down to the device."""
-    ids: list[str] = []
-    while pci.is_bus_id(folder.name):
-        ids.insert(0, folder.name)
-        folder = folder.parent
-    return folder, ids
-
-
-def _between_roots(first: str | None, second: str | None, root: Path) -> Distance:
+def _between_roots(first: str | None, second: str | None, root: Path) -> nvml.Answer:
     numbers = pci.numa_node(first, root), pci.numa_node(second, root)
     if None not in numbers:
-        return Distance("NODE" if numbers[0] == numbers[1] else "SYS")
+        return nvml.Answer("NODE" if numbers[0] == numbers[1] else "SYS")
     if len(nodes(Machine(root))) == 1:
-        return Distance("NODE")
-    return Distance(None, "the firmware does not say on which NUMA nodes they are")
+        return nvml.Answer("NODE")
+    return nvml.Answer(None, "the firmware does not say on which NUMA nodes they are")
 
 
 def _network_name(machine: Machine, folder: str) -> str | None:

@@ -308,7 +308,19 @@ def bars(canvas: Canvas, picture: Bars, *, most: float | None = None) -> None:
         for group in groups
     ]
     titles = [column.title for column in picture.columns[: len(texts[0])]]
-    columns = _columns(canvas, [group[0].label for group in groups], titles, texts, [c.drop for c in picture.columns])
+    # The columns of figures that fit next to the labels, each with its right edge; the first one always stays.
+    labels = [group[0].label for group in groups]
+    drops = [c.drop for c in picture.columns]
+    room = canvas.width - max(width_of(label) for label in labels) - GAP
+    widths = [
+        2 * GAP + max(width_of(title, SMALL), *(width_of(row[index], bold=index == 0) for row in texts))
+        for index, title in enumerate(titles)
+    ]
+    shown = list(range(len(titles)))
+    while len(shown) > 1 and sum(widths[index] for index in shown) > room:
+        shown.remove(max(shown[1:], key=lambda index: (drops[index], index)))
+    edges = itertools.accumulate((widths[index] for index in reversed(shown)), initial=0.0)
+    columns = [(index, canvas.width - edge) for index, edge in zip(reversed(shown), edges, strict=False)]
     for index, x in columns:
         canvas.shapes.append(Words(x, canvas.height + ROW / 2, titles[index], "muted", "end", SMALL))
     canvas.height += ROW
@@ -326,19 +338,3 @@ def bars(canvas: Canvas, picture: Bars, *, most: float | None = None) -> None:
                 canvas.shapes.append(Rectangle(begin, canvas.height, end - begin, BAR, bar.tone, PALE, 1.0))
             canvas.height += BAR + BETWEEN_BARS
         canvas.height += GAP
-
-
-def _columns(
-    canvas: Canvas, labels: Sequence[str], titles: Sequence[str], texts: Sequence[Sequence[str]], drops: Sequence[int]
-) -> list[tuple[int, float]]:
-    """The columns of figures that fit next to the labels, each with its right edge; the first one always stays."""
-    room = canvas.width - max(width_of(label) for label in labels) - GAP
-    widths = [
-        2 * GAP + max(width_of(title, SMALL), *(width_of(row[index], bold=index == 0) for row in texts))
-        for index, title in enumerate(titles)
-    ]
-    shown = list(range(len(titles)))
-    while len(shown) > 1 and sum(widths[index] for index in shown) > room:
-        shown.remove(max(shown[1:], key=lambda index: (drops[index], index)))
-    edges = itertools.accumulate((widths[index] for index in reversed(shown)), initial=0.0)
-    return [(index, canvas.width - edge) for index, edge in zip(reversed(shown), edges, strict=False)]

@@ -9,7 +9,6 @@ from microbench.explain.environment import errors_in_words
 from microbench.report.document import Cell, Column, Table, columns
 from microbench.report.tables import NOTHING, fact_cell, value_cell
 
-DISTRIBUTION = "cuda-microbench"
 SHORT_COMMIT = 12
 REPEATED = "again.json"
 FLOORS = {
@@ -93,7 +92,9 @@ def _sessions(sessions: tuple[Session, ...]) -> Table:
 
 def commands(run: Run) -> tuple[str, ...]:
     """The commands that repeat the run: install its version, then measure each session again into one run."""
-    install = f"pip install {DISTRIBUTION}=={shlex.quote(run.sessions[-1].tool_version)}"
+    latest = run.sessions[-1]
+    commit = f", commit {shlex.quote(latest.commit[:SHORT_COMMIT])}" if latest.commit else ""
+    install = f"pip install .  # in a checkout of microbench {shlex.quote(latest.tool_version)}{commit}"
     several = []
     for settings in (one.settings for one in run.sessions):
         words = ["microbench", "run", *settings.select]

@@ -1,14 +1,12 @@
 """Lays out a diagnosis: one screen, tables on request, and JSON."""
 
-from collections.abc import Iterator
-
 import msgspec
 
 from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
-from microbench.diagnosis import ranks, words
+from microbench.diagnosis import ranks, stacks, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES, Idle
+from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.owners import owners
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
@@ -20,7 +18,7 @@ ORDER: tuple[Severity, ...] = ("problem", "advice", "warning", "good", "note")
 # The share of calls that must repeat from step to step before steps are called alike.
 ALIKE = 0.5
 IDENTICAL = 0.9995
-LONGEST_NAME = 48
+LONGEST_NAME, TREE_WIDTH = 48, 50
 
 
 def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool = False) -> Screen:
@@ -104,38 +102,21 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     parts = tuple(
         Cell(f"{words.cause_words(diagnosis, cause)} ({percent(idle.causes[cause] / idle.span_s)})") for cause in causes
     )
+    whose = [one for one in owners(idle)[:OWNERS] if one.seconds > LEAST_SHOWN * idle.span_s]
+    said = {one.most for one in whose}
     places = tuple(
         Cell(f"{plain(place.name, LONGEST_NAME)} {as_time(words.each(diagnosis, place.seconds))}")
-        for place in idle.places[:SHOWN]
+        for place in [one for one in idle.places if one.name not in said][:SHOWN]
         if place.seconds > LEAST_SHOWN * idle.span_s
     )
-    if nameless := words.nameless(diagnosis):
-        places = (Cell(nameless), *places)
-    lines = [("idle", (in_all, *parts)), ("whose", tuple(_whose(diagnosis, idle))), ("most in", places)]
+    owned = tuple(Cell(words.owner_words(diagnosis, one)) for one in whose)
+    lines = [("whose", owned), ("idle", (in_all, *parts)), ("most in", places)]
     if idle.communication_s > LEAST_SHOWN * idle.span_s:
         alone = (
             f"{as_time(words.each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
         )
         lines.append(("exchange", (Cell(as_time(words.each(diagnosis, idle.communication_s))), Cell(alone))))
     return [AnswerLine(name, cells) for name, cells in lines if cells]
-
-
-def _whose(diagnosis: Diagnosis, idle: Idle) -> Iterator[Cell]:
-    """The largest owners of host time with what usually helps, which is said once of all that it helps. Functions that
-    the next line names are left to it."""
-    named = {place.name for place in idle.places[:SHOWN]}
-    largest = [one for one in owners(idle)[:OWNERS] if one.seconds > LEAST_SHOWN * idle.span_s]
-    for helps in dict.fromkeys(one.helps for one in largest):
-        alike = [
-            f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}"
-            + (f", most in {plain(one.most, LONGEST_NAME)}" if one.most not in {*named, one.name} else "")
-            for one in largest
-            if one.helps == helps
-        ]
-        if helps:
-            yield Cell(f"{', '.join(alike)}: {helps}")
-        else:
-            yield from map(Cell, alike)
 
 
 def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
@@ -187,13 +168,17 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
         about, notes = f"the GPU with most work, {each}", ("The parts add up to the recorded time.",)
         result.append(Table("Where the time goes", about, columns("", "time", "share"), tuple(rows), notes))
         rows = [
-            (Cell(plain(place.name, LONGEST_NAME)), Cell(place.cause), *_row(diagnosis, "", place.seconds)[1:])
-            for place in idle.places[:LISTED]
+            _tree_row(diagnosis, one) for one in stacks.rows(stacks.tree(diagnosis), LEAST_SHOWN * idle.span_s * 1e9)
         ]
-        titles = columns("", "cause", "time", "share", left=2)
-        result.append(Table("What the host did while the GPU was idle", each, titles, tuple(rows)))
-    if diagnosis.remedies and diagnosis.step is not None:
+        notes = ("A row is the sum of the rows one deeper below it, and of itself.",)
+        titles = columns("", "time", "share", "itself")
+        result.append(Table("What the host did while the GPU was idle", each, titles, tuple(rows), notes))
+    if (diagnosis.remedies or diagnosis.without) and diagnosis.step is not None:
         rows = [(Cell(one.what), Cell(as_time(one.step_s)), Cell(times(one.speedup))) for one in diagnosis.remedies]
+        rows += [
+            (Cell(f"without {plain(owner)}"), Cell(as_time(one.step_s)), Cell(times(one.speedup)))
+            for owner, one in diagnosis.without.items()
+        ]
         about = f"each by itself, against {as_time(diagnosis.step.unwatched_s)}"
         result.append(Table("What to change", about, columns("", "a step then takes", "speed-up"), tuple(rows)))
     if diagnosis.recorded is not None and diagnosis.recorded.blockers:
@@ -211,6 +196,16 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
         titles = columns("", "count", "meaning", "forbids", left=1)
         result.append(Table("What is odd in this trace", "", titles, tuple(rows)))
     return result
+
+
+def _tree_row(diagnosis: Diagnosis, row: stacks.Row) -> tuple[Cell, ...]:
+    """A row of the tree in a column of a constant width; of a chain of calls the last one."""
+    depth = min(row.depth, TREE_WIDTH // 2)
+    name = plain(f"{'… ' if len(row.names) > 1 else ''}{row.names[-1] if row.names else 'others'}", 4 * TREE_WIDTH)
+    room = TREE_WIDTH - depth
+    name = name if len(name) <= room else f"…{name[1 - room :]}"
+    own = as_time(words.each(diagnosis, row.itself_ns * 1e-9)) if row.itself_ns else ""
+    return (*_row(diagnosis, " " * depth + name, row.ns * 1e-9), Cell(own))
 
 
 def _row(diagnosis: Diagnosis, name: str, seconds: float, tone: Tone = "plain") -> tuple[Cell, ...]:
@@ -257,6 +252,14 @@ def answer(diagnosis: Diagnosis) -> dict[str, object]:
                 "seconds": of_step(one.seconds), "exposed_s": of_step(one.exposed_s),
             }
             for one in idle.collectives
+        ]  # fmt: skip
+        whole["owners"] = [
+            {
+                "name": plain(one.name), "seconds": of_step(one.seconds), "most": plain(one.most),
+                "most_s": of_step(one.most_s), "helps": one.helps,
+                "without": msgspec.to_builtins(diagnosis.without.get(one.name)),
+            }
+            for one in owners(idle)
         ]  # fmt: skip
         whole["places"] = [
             {"cause": one.cause, "name": plain(one.name), "seconds": of_step(one.seconds)}

@@ -1,5 +1,8 @@
 """Lays out what came of a function's graph: proved or not, its gain, what was varied, and the change."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from microbench.capture.making import Made, Report, Times
 from microbench.core.units import as_time, plain, size, times
 from microbench.report.document import AnswerLine, Block, Cell, Screen
@@ -11,10 +14,13 @@ NAMES = {
 }  # fmt: skip
 
 
-def screen(made: Made) -> Screen:
-    """One screen: the verdict, the gain, and what to change."""
+def screen(made: Made, along: Mapping[str, Report] = MappingProxyType({})) -> Screen:
+    """One screen: the verdict, the gain, and what to change; with ``along`` the gain for each value of an axis."""
     report = made.report
-    lines = list(_lines(made))
+    lines = [*_lines(made), *(_value(name, one) for name, one in along.items())]
+    pays = [name for name, one in along.items() if one.ratio is not None and one.ratio[1] > 1]
+    if pays and pays[-1] != list(along)[-1]:
+        lines.append(AnswerLine("gain ends", (Cell(f"after {pays[-1]}"),)))
     return Screen(blocks=(Block(plain(made.what), (report.gpu,) if report.gpu else (), tuple(lines)),))
 
 
@@ -23,24 +29,22 @@ def _lines(made: Made) -> list[AnswerLine]:
     if report.error:
         return [AnswerLine("verdict", (Cell(f"No graph: {report.error}"),), verdict="problem")]
     if report.blockers:
-        return _blocked(report)
+        return [*_blocked(report), *(_parts(made) if made.change is not None else ())]
     if not report.proved:
         why = f"Not safe as a graph: {report.why}" if report.difference else f"No graph: {report.why}"
         lines = [AnswerLine("verdict", (Cell(why),), verdict="problem")]
         return lines + ([AnswerLine("differs", (Cell(report.difference),))] if report.difference else [])
-    same = "bit by bit" if report.exact else f"within the function's own scatter ({report.scatter or 'rounding'})"
     state = f", and {report.state} values of state at the end" if report.state else ""
     lines = [
         AnswerLine(
-            "verdict", (Cell(f"Proved: {report.calls} calls as a graph equal the eager ones {same}"),), verdict="good"
+            "verdict",
+            (Cell(f"Proved: {report.calls} calls as a graph equal the eager ones {_same(report)}"),),
+            verdict="good",
         )
     ]
     if report.ratio is not None:
         eager, graph = report.times[0], report.times[1]
-        ratio, low, high = report.ratio
-        gain = Cell(
-            f"{times(ratio)} as fast ({times(low)} to {times(high)}): {_time(eager)} eager, {_time(graph)} as a graph"
-        )
+        gain = Cell(f"{_gain(report)} as a graph")
         saved_s = eager.median_s - graph.median_s
         pays = (
             f"capture takes {as_time(report.capture_s)}, faster from call {int(report.capture_s / saved_s) + 5} on"
@@ -89,6 +93,41 @@ def _blocked(report: Report) -> list[AnswerLine]:
             AnswerLine("also", (Cell(f"without them it cannot be captured either: {rest.why}"),), verdict="warning")
         )
     return lines
+
+
+def _parts(made: Made) -> list[AnswerLine]:
+    """What graphs of the parts give between calls that stay."""
+    assert made.change is not None
+    assert made.again is not None
+    again, number = made.again, len(made.change.parts)
+    title = f"keep them: {number} graph{'' if number == 1 else 's'} of what lies between"
+    if not again.proved or again.ratio is None:
+        why = again.error or again.why or again.stage
+        return [AnswerLine("or", (Cell(f"{title}: not proved: {why}"),), verdict="warning")]
+    gain = Cell(f"{_gain(again)} so")
+    proof = Cell(f"proved: {again.calls} calls equal the eager ones {_same(again)}")
+    return [AnswerLine("or", (Cell(title), gain, proof), verdict="good" if again.ratio[0] > 1 else "warning")]
+
+
+def _value(name: str, report: Report) -> AnswerLine:
+    """The gain for one value of an axis, or why there is none."""
+    if not report.proved or report.ratio is None:
+        number = len(report.blockers)
+        why = report.error or report.why or f"{number} call{' is' if number == 1 else 's are'} in the way"
+        return AnswerLine(plain(name, 20), (Cell(f"no graph: {why}"),), verdict="problem")
+    cells = Cell(f"{_gain(report)} as a graph"), Cell(f"{size(report.memory_bytes)} more memory")
+    return AnswerLine(plain(name, 20), cells, verdict="good" if report.ratio[1] > 1 else "warning")
+
+
+def _same(report: Report) -> str:
+    return "bit by bit" if report.exact else f"within the function's own scatter ({report.scatter or 'rounding'})"
+
+
+def _gain(report: Report) -> str:
+    assert report.ratio is not None
+    ratio, low, high = report.ratio
+    eager, graph = report.times[0], report.times[1]
+    return f"{times(ratio)} as fast ({times(low)} to {times(high)}): {_time(eager)} eager, {_time(graph)}"
 
 
 def _time(one: Times) -> str:

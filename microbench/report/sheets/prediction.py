@@ -15,11 +15,14 @@ from microbench.model.model import CONSTANTS, LIMITS, Limit
 from microbench.model.whatif import BeforeAfter, Change, Changes, changed
 from microbench.model.workload import Workload
 from microbench.report.document import (
+    AnswerLine,
+    Block,
     Cell,
     Column,
     Picture,
     Portion,
     Report,
+    Screen,
     Section,
     Stack,
     Stacks,
@@ -77,6 +80,33 @@ def headed(*sides: Side, sections: tuple[Section, ...], footer: tuple[str, ...])
         costs.append(f"{one.title}, {'not a real one' if side.run.simulated else when}")
     mark, facts = next((one.mark for one in heads if one.mark), ""), (("costs of", " · against ".join(costs)),)
     return replace(heads[0], mark=mark, banners=(), facts=facts, sections=sections, footer=footer)
+
+
+def screen(side: Side) -> Screen:
+    """One screen: what a graph of the step gives, what limits the step both ways, and what to change first."""
+    forecast = side.forecast
+    verdict, *found = words.findings(forecast)
+    limits = tuple(
+        Cell(f"{where} {' or '.join(one.limits)}, the GPU idles for {words.idle(one)}")
+        for where, one in zip(("in the stream", "as a graph"), _predictions(forecast), strict=False)
+    )
+    lines = [
+        AnswerLine("answer", (Cell(verdict.title),), verdict=verdict.severity),
+        AnswerLine("limit", limits),
+    ]
+    if forecast.graph is not None:
+        lines.append(AnswerLine("capture", (Cell(words.paying(forecast, parts=False)),)))
+    if forecast.advice:
+        saved = (Cell(f"{one.what}: {as_time(one.step_s)}, {percent(one.saves)} less") for one in forecast.advice)
+        lines.append(AnswerLine("change", tuple(saved)))
+    heading = headed(side, sections=(), footer=())
+    return Screen(
+        mark=heading.mark,
+        run=f"costs of {heading.facts[0][1]}",
+        blocks=(Block(words.described(forecast.workload, forecast.fit.titles), (), tuple(lines)),),
+        findings=tuple(one for one in found if one.severity in ("advice", "warning")),
+        footer="more: the same with --all · after a change: microbench whatif · to scale: microbench timeline",
+    )
 
 
 def sheet(side: Side) -> Report:

@@ -37,7 +37,7 @@ SHADES_IN_WORDS = "idle: █ Python and framework, ▒ launch calls, ░ other c
 TEMPLATE = re.compile(r"[<(].*")
 
 
-def drawn(stretch: Stretch) -> tuple[Lane, ...]:
+def drawn(found: Sequence[lanes.Lane]) -> tuple[Lane, ...]:
     """The lanes with each piece in its colour."""
     return tuple(
         Lane(
@@ -47,7 +47,7 @@ def drawn(stretch: Stretch) -> tuple[Lane, ...]:
                 for one in lane.pieces
             ),
         )
-        for lane in stretch.lanes
+        for lane in found
     )
 
 
@@ -141,7 +141,7 @@ def pictures(diagnosis: Diagnosis) -> list[TimeLine]:
     result: list[TimeLine] = []
     for title, until_ns in titled:
         shown = lanes.lanes_of(diagnosis, begin_ns, until_ns, threads=FEW_THREADS, streams=FEW_STREAMS, depth=1)
-        simple = tuple(simplified(lane, shown.length_s) for lane in drawn(shown))
+        simple = tuple(simplified(lane, shown.length_s) for lane in drawn(shown.lanes))
         said = [about(diagnosis, shown)] if not result else []
         if not result and any(span.kind == "level" for one in simple for span in one.spans):
             said.append("height: the share of the time")

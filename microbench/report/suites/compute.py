@@ -96,15 +96,12 @@ def over_size(evidence: Evidence) -> Curve | None:
         best = max((row for _, row in points), key=lambda row: row.value)
         places = tuple((float(at), row.value) for at, row in points)
         lines.append(Line(f"{name} {units.figure(best)}", places, tone))
-    return Curve(
-        title="Rate over the size of a square product",
-        about=f"small products leave units idle; marked: the size from which {dtype} is near its best",
-        x_title="rows, columns and depth",
-        lines=tuple(lines),
-        x_ticks=tuple(Mark(float(size), str(size)) for size in sizes),
-        y_ticks=ticks(min(values), max(values), True, rows[0].metric.unit),
-        marks=(mark,) if sizes[0] < first < sizes[-1] else (),
-    )
+    title = "Rate over the size of a square product"
+    about = f"small products leave units idle; marked: the size from which {dtype} is near its best"
+    x_ticks = tuple(Mark(float(size), str(size)) for size in sizes)
+    y_ticks = ticks(min(values), max(values), True, rows[0].metric.unit)
+    marks = (mark,) if sizes[0] < first < sizes[-1] else ()
+    return Curve(title, about, "rows, columns and depth", tuple(lines), x_ticks, y_ticks, marks=marks)
 
 
 def by_library(evidence: Evidence) -> Table | None:

@@ -66,18 +66,15 @@ def gain(evidence: Evidence) -> Curve | None:
     ]
     ends = [(speedup, graph_facts.crossing(first, speedup)) for speedup in graph_facts.SPEEDUPS]
     ys = [y for line in lines for _, y in line.points]
-    return Curve(
-        title="Speed-up of a graph over kernel duration",
-        about=(
-            f"time per kernel in a stream divided by that in a graph, {kernels} kernels a step, by submitter; measured "
-            "in a process of two streams"
-        ),
-        x_title="kernel duration, as profilers report it",
-        lines=tuple(lines),
-        x_ticks=(*empty, *ticks(min(lengths), max(lengths), True, "s")),
-        y_ticks=tuple(Mark(float(y), f"{y:g}×") for y in SPEEDUP_TICKS if y == 1 or min(ys) <= y <= max(ys) * 1.1),
-        marks=tuple(Mark(at_s, f"{ratio:g}× at {as_time(at_s)}") for ratio, at_s in ends if at_s),
+    title = "Speed-up of a graph over kernel duration"
+    about = (
+        f"time per kernel in a stream divided by that in a graph, {kernels} kernels a step, by submitter; measured "
+        "in a process of two streams"
     )
+    x_ticks = (*empty, *ticks(min(lengths), max(lengths), True, "s"))
+    y_ticks = tuple(Mark(float(y), f"{y:g}×") for y in SPEEDUP_TICKS if y == 1 or min(ys) <= y <= max(ys) * 1.1)
+    marks = tuple(Mark(at_s, f"{ratio:g}× at {as_time(at_s)}") for ratio, at_s in ends if at_s)
+    return Curve(title, about, "kernel duration, as profilers report it", tuple(lines), x_ticks, y_ticks, marks=marks)
 
 
 def surface(evidence: Evidence) -> Table | None:
@@ -121,12 +118,10 @@ def life(evidence: Evidence) -> Bars | None:
         tone: Tone = "second" if name in ("relaunch", "node") else "first"
         bars.append(Bar(PHASES[name], max(line.slope, 0.0), None, cells, tone))
     counts = [nodes for name in lines for nodes, _ in graph_facts.curve_of(evidence, name)]
-    return Bars(
-        title="A graph's life: what each phase costs for each node",
-        about=f"linear fits over chains of {min(counts)} to {max(counts)} empty kernels, by relative residuals",
-        columns=(Column("a node"), Column("+ a graph"), Column("misfit median", drop=2), Column("largest", drop=1)),
-        bars=tuple(bars),
-    )
+    title = "A graph's life: what each phase costs for each node"
+    about = f"linear fits over chains of {min(counts)} to {max(counts)} empty kernels, by relative residuals"
+    columns = (Column("a node"), Column("+ a graph"), Column("misfit median", drop=2), Column("largest", drop=1))
+    return Bars(title, about, columns, tuple(bars))
 
 
 def libraries(evidence: Evidence) -> Bars | None:
@@ -143,12 +138,10 @@ def libraries(evidence: Evidence) -> Bars | None:
         cells = (Cell(as_time(one.ready_s), tone="strong"), row_cell(one.replay), Cell(replays) if replays else NOTHING)
         label = "the driver" if one is driver else titles.get(one.submitter, one.submitter)
         bars.append(Bar(label, one.ready_s, None, cells, "second" if one is driver else "first"))
-    return Bars(
-        title=f"A graph of {nodes} kernels by library: made and replayed once",
-        about="empty kernels, PyTorch's x + 1; pays off: after so many replays, against the same library's launches",
-        columns=(Column("ready and run"), Column("further replay"), Column("pays off", drop=1)),
-        bars=tuple(bars),
-    )
+    title = f"A graph of {nodes} kernels by library: made and replayed once"
+    about = "empty kernels, PyTorch's x + 1; pays off: after so many replays, against the same library's launches"
+    columns = (Column("ready and run"), Column("further replay"), Column("pays off", drop=1))
+    return Bars(title, about, columns, tuple(bars))
 
 
 def kinds(evidence: Evidence) -> Bars | None:

@@ -5,20 +5,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, axis_value, spread, times
-from microbench.explain.launch_facts import (
-    FOUR_ARGUMENTS,
-    NATIVE,
-    WAITS,
-    call,
-    call_of,
-    crossover_s,
-    layer,
-    layer_rows,
-    sweep,
-    title,
-    wait_words,
-    waits,
-)
+from microbench.explain import launch_facts as launches
 from microbench.model.constants import gap, half_width
 from microbench.model.model import WAYS, Way
 from microbench.report import document
@@ -58,20 +45,23 @@ def pictures(evidence: Evidence) -> list[document.Picture]:
 def ladder(evidence: Evidence) -> Bars | None:
     """Submit of the same empty kernel with four arguments from each layer; the bar is solid up to that without any."""
     none, four = (
-        {layer(row): row for row in layer_rows(evidence, "same_kernel", arguments)} for arguments in (0, FOUR_ARGUMENTS)
+        {launches.layer(row): row for row in launches.layer_rows(evidence, "same_kernel", arguments)}
+        for arguments in (0, launches.FOUR_ARGUMENTS)
     )
     if not none and not four:
         return None
     bars = []
-    calls_s = {row.case_id: call_of(evidence, row).value for row in (*none.values(), *four.values())}
+    calls_s = {row.case_id: launches.call_of(evidence, row).value for row in (*none.values(), *four.values())}
     for name, row in sorted((none | four).items(), key=lambda pair: calls_s[pair[1].case_id]):
-        label, alike = (title(evidence, row), four) if name in four else (f"{title(evidence, row)}, 0 args", none)
+        label, alike = launches.title(evidence, row), four
+        if name not in four:
+            label, alike = f"{label}, 0 args", none
         taken_s = calls_s[row.case_id]
-        compared = name != NATIVE and NATIVE in alike
-        ratio = Cell(times(taken_s / calls_s[alike[NATIVE].case_id]) if compared else "")
+        compared = name != launches.NATIVE and launches.NATIVE in alike
+        ratio = Cell(times(taken_s / calls_s[alike[launches.NATIVE].case_id]) if compared else "")
         without_s = calls_s[none[name].case_id] if name in none else taken_s
         cells = (_fitted(evidence, row), ratio, Cell(as_time(without_s), tone="quiet") if name in none else NOTHING)
-        bars.append(Bar(label, without_s, taken_s, cells, "second" if name == NATIVE else "first"))
+        bars.append(Bar(label, without_s, taken_s, cells, "second" if name == launches.NATIVE else "first"))
     about = "host time of one launch call of an empty kernel with four arguments; solid: without arguments; fitted"
     columns = (Column("call"), Column("× loop"), Column("0 args", drop=1))
     return Bars("Submission ladder: the same kernel, launched from each layer", about, columns, tuple(bars))
@@ -79,30 +69,23 @@ def ladder(evidence: Evidence) -> Bars | None:
 
 def _fitted(evidence: Evidence, row: Row) -> Cell:
     """The call as it was fitted to this row and to all others that show it, with the row's grade."""
-    fitted = call_of(evidence, row)
+    fitted = launches.call_of(evidence, row)
     note = spread(half_width(fitted) / fitted.value) if fitted.value > 0 else ""
     return replace(figure(row), text=as_time(fitted.value), note=note)
 
 
 def one_op(evidence: Evidence) -> Bars | None:
     """Submit of one array operation through each array library, which launches a kernel of its own."""
-    rows = layer_rows(evidence, "one_op")
+    rows = launches.layer_rows(evidence, "one_op")
     if not rows:
         return None
-    trips = {layer(row): row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
+    trips = {launches.layer(row): row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
     bars = []
     for row in rows:
-        trip = trips.get(layer(row))
+        trip = trips.get(launches.layer(row))
         cells = (_fitted(evidence, row), figure(trip) if trip is not None else Cell(""))
-        bars.append(
-            Bar(
-                title(evidence, row),
-                call_of(evidence, row).value,
-                trip.value if trip is not None else None,
-                cells,
-                "third",
-            )
-        )
+        trip_s = trip.value if trip is not None else None
+        bars.append(Bar(launches.title(evidence, row), launches.call_of(evidence, row).value, trip_s, cells, "third"))
     about = "host time of one call, fitted; paler: until its result is there; not the ladder's kernel"
     columns = (Column("call"), Column("round trip", drop=1))
     return Bars("One operation: x + 1 on one element, through each array library", about, columns, tuple(bars))
@@ -111,7 +94,7 @@ def one_op(evidence: Evidence) -> Bars | None:
 def anatomy(evidence: Evidence) -> TimeLine | None:
     """A time line of one launch of an empty kernel: the host, the GPU, and the parts of the round trip."""
     submit, start, complete = (evidence.row("launch_cost", name) for name in ("submit", "start", "complete"))
-    launch = call(evidence)
+    launch = launches.call(evidence)
     if submit is None or launch is None or start is None or complete is None:
         return None
     end_s = start.value + complete.value
@@ -142,7 +125,7 @@ def anatomy(evidence: Evidence) -> TimeLine | None:
 def durations(evidence: Evidence) -> Curve | None:
     """Time per kernel over kernel duration, with the kernel's own duration and the crossover."""
     drawn, behind = (
-        [(max(x, SHORTEST_DRAWN_S), row.value) for x, row in sweep(evidence, metric) if row.value > 0]
+        [(max(x, SHORTEST_DRAWN_S), row.value) for x, row in launches.sweep(evidence, metric) if row.value > 0]
         for metric in ("period", "gated")
     )
     if len(drawn) < 2:
@@ -154,16 +137,14 @@ def durations(evidence: Evidence) -> Curve | None:
         lines.append(Line("the GPU alone, all queued before", tuple(behind), "second"))
     if len(own) > 1:
         lines.append(Line("the kernel's own duration", own, "quiet", "computed"))
-    cross_s = crossover_s(evidence)
+    cross_s = launches.crossover_s(evidence)
     inside = cross_s is not None and drawn[0][0] < cross_s < drawn[-1][0]
+    about = "where the first line leaves the others, the GPU waits for the host"
+    x_ticks = ticks(drawn[0][0], drawn[-1][0], True, "s")
+    y_ticks = ticks(low_y / 2, max(y for _, y in drawn), True, "s")
+    marks = (Mark(cross_s, f"call − gap = {as_time(cross_s)}"),) if cross_s is not None and inside else ()
     return Curve(
-        title="Time per kernel over kernel duration",
-        about="where the first line leaves the others, the GPU waits for the host",
-        x_title="kernel duration",
-        lines=tuple(lines),
-        x_ticks=ticks(drawn[0][0], drawn[-1][0], True, "s"),
-        y_ticks=ticks(low_y / 2, max(y for _, y in drawn), True, "s"),
-        marks=(Mark(cross_s, f"call − gap = {as_time(cross_s)}"),) if cross_s is not None and inside else (),
+        "Time per kernel over kernel duration", about, "kernel duration", tuple(lines), x_ticks, y_ticks, marks=marks
     )
 
 
@@ -173,14 +154,9 @@ def single_calls(evidence: Evidence) -> Histogram | None:
     calls = row.measurement.per_call if row else None
     if calls is None or not calls.counts:
         return None
-    return Histogram(
-        title="Single launch calls",
-        about=f"{calls.n} calls of one process, each timed; the axis is logarithmic, so that the few slow ones show",
-        first_edge=calls.first_edge,
-        ratio=calls.ratio,
-        counts=calls.counts,
-        marks=tuple(Mark(value, f"{name} {as_time(value)}") for name, value in call_quantiles(calls)),
-    )
+    about = f"{calls.n} calls of one process, each timed; the axis is logarithmic, so that the few slow ones show"
+    marks = tuple(Mark(value, f"{name} {as_time(value)}") for name, value in call_quantiles(calls))
+    return Histogram("Single launch calls", about, calls.first_edge, calls.ratio, calls.counts, marks)
 
 
 GAP_KERNELS = {"empty": "empty", "spin": "spins", "add": "writes"}
@@ -208,11 +184,12 @@ def idle_gaps(evidence: Evidence) -> Table | None:
 
 def waiting(evidence: Evidence) -> Table | None:
     """What each way to wait costs after kernels of several lengths; both levels where a row's samples have two."""
-    rows = {(title, length): row for wait, title in WAITS.items() for length, row in waits(evidence, wait).items()}
+    each = {title: launches.waits(evidence, wait) for wait, title in launches.WAITS.items()}
+    rows = {(title, length): row for title, found in each.items() for length, row in found.items()}
     lengths = {length: axis_value("duration_ns", length) if length else "empty" for _, length in rows}
     if len(lengths) < 2:
         return None
-    cells = {place: row_cell(row, wait_words(row)) for place, row in rows.items()}
+    cells = {place: row_cell(row, launches.wait_words(row)) for place, row in rows.items()}
     about = (
         "from the kernel's end until the wait returns, by the length of the kernel; two figures: two groups of waits"
     )

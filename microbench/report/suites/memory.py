@@ -124,18 +124,11 @@ def _curve(
     # Ticks of each half of the logarithmic axis: over the whole axis they might be powers of ten only.
     middle = math.sqrt(low * high)
     y_ticks = {mark.at: mark for half in ((low, middle), (middle, high)) for mark in ticks(*half, True, unit)}
-    return Curve(
-        title=title,
-        about=about,
-        x_title="working set",
-        lines=tuple(
-            Line(name, tuple((x, row.value) for x, row in each), tone)
-            for name, each, tone in (*drawn, ("", points, QUIET))
-        ),
-        x_ticks=size_ticks(points[0][0], points[-1][0], every=3, first=14),
-        y_ticks=tuple(y_ticks[at] for at in sorted(y_ticks)),
-        marks=marks,
+    lines = tuple(
+        Line(name, tuple((x, row.value) for x, row in each), tone) for name, each, tone in (*drawn, ("", points, QUIET))
     )
+    x_ticks = size_ticks(points[0][0], points[-1][0], every=3, first=14)
+    return Curve(title, about, "working set", lines, x_ticks, tuple(y_ticks[at] for at in sorted(y_ticks)), marks=marks)
 
 
 def l2_lines(evidence: Evidence) -> Histogram | None:
@@ -147,14 +140,10 @@ def l2_lines(evidence: Evidence) -> Histogram | None:
     calls, footprint = row.measurement.per_call, size(whole(row, "footprint_bytes"))
     if calls is None:
         return None
-    return Histogram(
-        title="The L2 as one SM sees it: lines by their latency",
-        about=f"each line of a working set of {footprint}, past the L1; {percent(near_share)} of them are near",
-        first_edge=calls.first_edge,
-        ratio=calls.ratio,
-        counts=calls.counts,
-        marks=tuple(Mark(at, f"{name} {quantity(at, 'cycle')}") for name, at in (("near", near), ("far", far))),
-    )
+    title = "The L2 as one SM sees it: lines by their latency"
+    about = f"each line of a working set of {footprint}, past the L1; {percent(near_share)} of them are near"
+    marks = tuple(Mark(at, f"{name} {quantity(at, 'cycle')}") for name, at in (("near", near), ("far", far)))
+    return Histogram(title, about, calls.first_edge, calls.ratio, calls.counts, marks)
 
 
 # Streaming kernels by implementation and by type.

@@ -156,14 +156,9 @@ def under_roofs(
     )
     flat = ((compute.value / max(roofs.values()), compute.value), (end, compute.value))
     name = f"{compute.name} {quantity(compute.value, compute.unit)}"
-    return Curve(
-        title=title,
-        about=about,
-        x_title="operations per byte",
-        lines=(*points, *slopes, Line(name, flat, TONES["compute"], "limit")),
-        x_ticks=tuple(Mark(10.0**power, f"{10.0**power:g}") for power in POWERS if begin <= 10.0**power <= end),
-        y_ticks=rates,
-    )
+    lines = (*points, *slopes, Line(name, flat, TONES["compute"], "limit"))
+    x_ticks = tuple(Mark(10.0**power, f"{10.0**power:g}") for power in POWERS if begin <= 10.0**power <= end)
+    return Curve(title, about, "operations per byte", lines, x_ticks, rates)
 
 
 def _squares(evidence: Evidence, dtype: str) -> tuple[tuple[float, float], ...]:

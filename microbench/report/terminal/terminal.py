@@ -336,7 +336,16 @@ class Painter:
             if banner.next_step:
                 self._indented(joined(self.text("next: ", "note"), self.text(banner.next_step)), 0)
         for block in screen.blocks:
-            self._block(block, screen)
+            # A GPU's name with the run on the right, and its lines.
+            head = joined(self.text(layout.SEPARATOR.join((block.name, *block.about)), "strong"))
+            if screen.mark:
+                head = joined(head, Text("  "), self.text(screen.mark, "warning"))
+            run = self.text(screen.run, "quiet")
+            room = self.width - head.cell_len - run.cell_len
+            self.print(*([joined(head, Text(" " * room), run)] if room >= 2 else [head, run]))
+            indent = max((cell_len(line.name) for line in block.lines), default=0) + 5
+            for answer in block.lines:
+                self._answer(answer, indent)
         for table in screen.tables:
             self.print(Text(), self.titled(table.title, table.question, ""), self.table(table))
         if screen.distorting:
@@ -352,18 +361,6 @@ class Painter:
         for line in filter(None, (screen.left_out, screen.footer)):
             for part in layout.packed(line, self.width):
                 self.print(self.text(part, "quiet"))
-
-    def _block(self, block: document.Block, screen: Screen) -> None:
-        """A GPU's name with the run on the right, and its lines."""
-        head = joined(self.text(layout.SEPARATOR.join((block.name, *block.about)), "strong"))
-        if screen.mark:
-            head = joined(head, Text("  "), self.text(screen.mark, "warning"))
-        run = self.text(screen.run, "quiet")
-        room = self.width - head.cell_len - run.cell_len
-        self.print(*([joined(head, Text(" " * room), run)] if room >= 2 else [head, run]))
-        indent = max((cell_len(line.name) for line in block.lines), default=0) + 5
-        for line in block.lines:
-            self._answer(line, indent)
 
     def _answer(self, line: document.AnswerLine, indent: int) -> None:
         """The figures behind the line's name, broken between figures; a grade of its own stands behind a figure."""

@@ -4,6 +4,7 @@ const LANE_HEIGHT = 22;
 const NARROWEST = 24; // px of a span that has room for a word
 const LETTER = 6.6; // px
 const CLOSEST = 1e-4; // the smallest share of the step that fills the picture
+const CODE = /\.py[:( ]/; // of a place in code the end says most
 const UNITS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
 
 function asTime(seconds) {
@@ -15,9 +16,11 @@ function asTime(seconds) {
 async function setUpStep(figure) {
   const step = JSON.parse(await unpacked(figure.dataset.step));
   const view = { from: 0, to: step.length };
+  const flame = figure.classList.contains("flame");
+  const whole = flame ? "idle time" : "step";
   const plot = element("div", { className: "lanes", tabIndex: 0 });
   plot.setAttribute("role", "application");
-  plot.setAttribute("aria-label", "The step to scale. Plus and minus zoom, arrows move, 0 shows all of it.");
+  plot.setAttribute("aria-label", `The ${whole} to scale. Plus and minus zoom, arrows move, 0 shows all of it.`);
   const told = element("p", { className: "told" });
   const axis = element("div", { className: "axis" });
   const tracks = step.lanes.map((lane) => {
@@ -62,6 +65,9 @@ async function setUpStep(figure) {
     const box = axis.getBoundingClientRect();
     zoom(event.deltaY < 0 ? 1.5 : 1 / 1.5, Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1));
   }, { passive: false });
+  plot.addEventListener("dblclick", (event) => {
+    if (event.target.span) show(event.target.span[0], event.target.span[1]);
+  });
   let held = null;
   plot.addEventListener("pointerdown", (event) => { held = { x: event.clientX, from: view.from }; });
   window.addEventListener("pointerup", () => { held = null; });
@@ -70,16 +76,17 @@ async function setUpStep(figure) {
       show(held.from - ((event.clientX - held.x) / axis.clientWidth) * (view.to - view.from), view.to - view.from);
     } else if (event.target.span) {
       const [begin, length, name] = event.target.span;
-      told.textContent = `${step.names[name]}: ${asTime(length)}, from ${asTime(begin)} on`;
+      const more = flame ? `${(length / step.length * 100).toPrecision(3)} %` : `from ${asTime(begin)} on`;
+      told.textContent = `${step.names[name]}: ${asTime(length)}, ${more}`;
     }
   });
-  const named = [["+", "Zoom in"], ["-", "Zoom out"], ["0", "Whole step"]];
+  const named = [["+", "Zoom in"], ["-", "Zoom out"], ["0", `Whole ${whole}`]];
   const buttons = named.map(([key, words]) => {
     const button = element("button", { type: "button", className: "zoom" }, words);
     button.addEventListener("click", acts[key]);
     return button;
   });
-  const hint = element("span", { className: "about" }, "Ctrl + wheel zooms, dragging moves; or the keys + − 0 ← →");
+  const hint = element("span", { className: "about" }, "Ctrl + wheel or a double click zooms, dragging moves; or the keys + − 0 ← →");
   figure.querySelector(".still").replaceWith(element("p", { className: "zooms" }, ...buttons, hint), plot, told);
   new ResizeObserver(draw).observe(axis);
   draw();
@@ -116,7 +123,9 @@ function label(words, left, right, shaded) {
   text.setAttribute("x", left + 4);
   text.setAttribute("y", LANE_HEIGHT / 2 + 4);
   text.setAttribute("class", shaded ? "dark" : "");
-  text.textContent = words.length > letters ? `${words.slice(0, Math.max(letters - 1, 1))}…` : words;
+  const kept = Math.max(letters - 1, 1);
+  const shorter = CODE.test(words) ? `…${words.slice(-kept)}` : `${words.slice(0, kept)}…`;
+  text.textContent = words.length > letters ? shorter : words;
   return text;
 }
 

@@ -1,0 +1,131 @@
+"""Finds from counts how a step uses graphs, and optimizers that launch kernels for each parameter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from microbench.analysis.evidence import Finding
+from microbench.core.units import as_time, counted, percent, plain, round_percent
+from microbench.diagnosis.counts import CALLS, Counting, IntArray, Number
+from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.kernel_names import family
+from microbench.traces.trace import NONE, WORK_KINDS, name_of
+
+SLOW_REPLAY_S = 1e-3  # of the host for one launch of a graph
+LEAST_SHARE, MOST_SHARE = 0.05, 0.95  # of the kernels, between which graphs hold a part of a step
+FEWEST_LEFT = 20  # launches beside graphs that are worth naming
+OPTIMIZER = "Optimizer.step#"
+FEWEST_OF_OPTIMIZER, ALIKE = 30, 10  # kernels of an optimizer in a step, and those of one family among them
+FUSED = ("multi_tensor_apply", "fused", "Fused")  # in the names of kernels for many parameters at once
+LONGEST = 60
+MAKING = ("graphs", "updates")
+
+
+def graph_use(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The findings about a trace with steps; all are about the usual step."""
+    names = diagnosis.trace.names
+    if diagnosis.steps is None or not any("Graph" in name or name.startswith(OPTIMIZER) for name in names):
+        return
+    counting = Counting(diagnosis.trace, diagnosis.steps)
+    figures = counting.counts(0.0).figures
+    yield from _made(diagnosis, counting, figures)
+    yield from _slow(diagnosis, counting)
+    yield from _part(figures)
+    yield from _optimizer(diagnosis, counting)
+
+
+def _calls(counting: Counting, *figures: str) -> IntArray:
+    places = [place for place, (figure, _) in enumerate(CALLS) if figure in figures]
+    found: IntArray = np.flatnonzero(np.isin(counting.figure_of_call, places) & (counting.group_of_call != NONE))
+    return found
+
+
+def _made(diagnosis: Diagnosis, counting: Counting, figures: Mapping[str, Number]) -> Iterator[Finding]:
+    """Graphs that are instantiated in each step, and those that are launched once for each time they are made."""
+    made, launched = figures.get("graphs", 0), figures.get("replays", 0)
+    if not made:
+        return
+    calls = diagnosis.trace.calls[_calls(counting, "graphs")]
+    takes_s = float((calls["end_ns"] - calls["begin_ns"]).sum()) * 1e-9 / counting.steps
+    where = next((place for place in counting.places("graphs") if " at " in place), "")
+    once = ", and each is launched once" if 0 < launched <= made else ""
+    yield Finding(
+        rule="diagnose.graph_made",
+        severity="advice",
+        title=f"Each step makes {counted(round(made), 'graph')}{once}: {as_time(takes_s)} of the host",
+        text=f"It is made by {plain(where)}." if where else "",
+        threshold="the usual step instantiates a graph",
+        advice="Make the graph once, before the loop, and launch it again; update it if its arguments change",
+    )
+
+
+def _slow(diagnosis: Diagnosis, counting: Counting) -> Iterator[Finding]:
+    """Launches of graphs that take milliseconds, while nothing runs on the GPU for the first half of the call."""
+    trace = diagnosis.trace
+    places = _calls(counting, "replays")
+    if not len(places):
+        return
+    calls = trace.calls[places]
+    length_ns = calls["end_ns"] - calls["begin_ns"]
+    middle_ns = calls["begin_ns"] + length_ns // 2
+    ends_ns = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, trace.work["end_ns"]))
+    busy = ends_ns[np.searchsorted(trace.work["begin_ns"], middle_ns)] > middle_ns
+    takes_s = float(np.median(length_ns)) * 1e-9
+    if takes_s > SLOW_REPLAY_S and busy.mean() < 1 / 2:
+        yield Finding(
+            rule="diagnose.slow_replay",
+            severity="warning",
+            title=f"A launch of a graph takes {as_time(takes_s)} of the host, while the GPU has nothing to do",
+            text="A graph is uploaded at its first launch, and waits for its own last launch.",
+            threshold=f"half of the graph launches take more than {as_time(SLOW_REPLAY_S)}, and the GPU is idle",
+            advice="Upload the graph before the loop, and split one of many thousands of nodes",
+        )
+
+
+def _part(figures: Mapping[str, Number]) -> Iterator[Finding]:
+    """How much of a step graphs hold, if that is a part."""
+    kernels, held, left = (figures.get(name, 0) for name in ("kernels", "kernels_in_graphs", "launches"))
+    if kernels and LEAST_SHARE < held / kernels < MOST_SHARE and left >= FEWEST_LEFT:
+        yield Finding(
+            rule="diagnose.graph_part",
+            severity="note",
+            title=f"Graphs hold {percent(held / kernels)} of the kernels; {left:,.0f} are launched one by one",
+            text="",
+            threshold=f"graphs hold {round_percent(LEAST_SHARE)} to {round_percent(MOST_SHARE)}, not {FEWEST_LEFT}",
+        )
+
+
+def _optimizer(diagnosis: Diagnosis, counting: Counting) -> Iterator[Finding]:
+    """An optimizer of PyTorch that launches kernels for each parameter, where the trace has its range."""
+    trace = diagnosis.trace
+    named = np.array([*(name.startswith(OPTIMIZER) for name in trace.names), False])
+    ranges = trace.ranges[named[trace.ranges["name"]]]
+    calls = _calls(counting, "launches")
+    if not len(ranges) or not len(calls):
+        return
+    begins_ns = trace.calls["begin_ns"][calls]
+    place = np.searchsorted(ranges["begin_ns"], begins_ns, "right") - 1
+    inside = (place >= 0) & (begins_ns < ranges["end_ns"][place])
+    inside &= trace.calls["thread"][calls] == ranges["thread"][place]
+    own = np.isin(trace.work["call"], calls[inside]) & (trace.work["kind"] == WORK_KINDS.index("kernel"))
+    names = Counter(name_of(trace, name) for name in trace.work["name"][own].tolist())
+    if any(word in name for name in names for word in FUSED):
+        return
+    families: Counter[str] = Counter()
+    for name, count in names.items():
+        families[family(name).name] += count
+    each = families.total() / counting.steps
+    often = max(families.values(), default=0) / counting.steps
+    if each >= FEWEST_OF_OPTIMIZER and often >= ALIKE:
+        name = name_of(trace, int(ranges["name"][0])).removeprefix(OPTIMIZER).removesuffix(".step")
+        yield Finding(
+            rule="diagnose.optimizer",
+            severity="advice",
+            title=f"The optimizer {plain(name, LONGEST)} launches {each:,.0f} kernels a step, for each parameter anew",
+            text="",
+            threshold=f"an optimizer's range has {FEWEST_OF_OPTIMIZER} kernels, {ALIKE} of one kind, and none for many",
+            advice="Give it foreach=True, or fused=True where it has that",
+        )

@@ -1,0 +1,203 @@
+"""Lays out the counts of a step, and what changed between two recordings: screens, Markdown and JSON."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from microbench.analysis.evidence import Finding, Severity
+from microbench.archive.openmetrics import END, Family, lines_of
+from microbench.core.units import as_time, counted, percent, plain, two_times
+from microbench.diagnosis.changed import Changed, Difference, Side, change_words, figure_words, verdict
+from microbench.diagnosis.counts import FIGURES, Counts, Number
+from microbench.diagnosis.kernel_names import family
+from microbench.report.document import SEVERITY_MARKS, AnswerLine, Block, Cell, Column, Screen, Table, columns
+from microbench.report.markdown import line_of, safe
+
+LONGEST, LISTED, SHOWN_PLACES = 70, 40, 3
+MOST_LINES = 40  # of Markdown for a pull request
+
+
+def counts_screen(one: Side) -> Screen:
+    """The counts of a step: figures with their places, kernels by library and family, copies by kind."""
+    counts = one.counts
+    tables = [_figures(counts), *_kernels(counts), *_copies(counts)]
+    steps = counted(counts.steps, "step") if counts.steps else "no steps"
+    lines = [AnswerLine("counts", (Cell(figure_words(counts)),))]
+    if share := counts.in_graphs:
+        lines.append(AnswerLine("graphs", (Cell(f"hold {percent(share)} of the kernels"),)))
+    for gpu, seen in counts.seen.items():
+        short = f"{seen.shorter_than_a_launch:,} kernels shorter than a launch"
+        extra = [f"{count:,} {plain(name)}" for name, count in seen.extra.items()]
+        added = [f"added by libraries on this GPU, and not counted: {', '.join(extra)}"] if extra else []
+        parts = [*([short] if seen.shorter_than_a_launch else []), *added]
+        if parts:
+            lines.append(AnswerLine("on", tuple(map(Cell, [plain(gpu) or "this GPU", *parts]))))
+    if counts.some:
+        listed = ", ".join(f"{_short(name)} {count:g}" for name, count in list(counts.some.items())[:LISTED])
+        lines.append(AnswerLine("some", (Cell(f"what less than half of the steps do, in the mean: {listed}"),)))
+    return Screen(blocks=(Block(plain(one.name), (steps, counts.of), tuple(lines)),), tables=tuple(tables))
+
+
+def _figures(counts: Counts) -> Table:
+    rows = [
+        (Cell(words), Cell(f"{counts.figures[figure]:,}"), Cell(_places(counts.places.get(figure, {}))))
+        for figure, words in FIGURES.items() if counts.figures.get(figure)
+    ]  # fmt: skip
+    return Table("A step", "what the usual one submits and waits for", _titles("where"), tuple(rows))
+
+
+def _short(name: str) -> str:
+    whole = plain(name).removeprefix("at::native::")
+    return whole if len(whole) <= LONGEST else f"{whole[: LONGEST - 1]}…"
+
+
+def _titles(last: str) -> tuple[Column, ...]:
+    first, second, third = columns("", "a step", last)
+    return first, second, msgspec.structs.replace(third, align="left")
+
+
+def _places(places: Mapping[str, Number]) -> str:
+    shown = [f"{count:g} {_short(place)}" for place, count in list(places.items())[:SHOWN_PLACES]]
+    return ", ".join(shown) + (f" and {len(places) - SHOWN_PLACES} more places" if len(places) > SHOWN_PLACES else "")
+
+
+def _kernels(counts: Counts) -> Iterator[Table]:
+    rows = [
+        (Cell(_short(name)), Cell(f"{count:,}"), Cell(family(name).library))
+        for name, count in sorted(counts.kernels.items(), key=lambda item: -item[1])[:LISTED]
+    ]  # fmt: skip
+    if rows:
+        about = ", ".join(f"{name} {count:,}" for name, count in counts.libraries.items())
+        yield Table("Kernels of a step by family", about, _titles("of"), tuple(rows))
+
+
+def _copies(counts: Counts) -> Iterator[Table]:
+    rows = [(Cell(plain(name)), Cell(f"{count:,}")) for name, count in list(counts.copies.items())[:LISTED]]
+    if rows:
+        yield Table("Copies of a step by kind and size", "", columns("", "a step"), tuple(rows))
+
+
+def counts_openmetrics(one: Side) -> str:
+    """The counts as gauges, for a dashboard: ``microbench_step_count`` and ``microbench_step_kernels``."""
+    counts, source = one.counts, {"recording": one.name}
+    figures = [(source | {"figure": figure}, float(counts.figures.get(figure, 0))) for figure in FIGURES]
+    kernels = [
+        (source | {"family": name, "library": family(name).library}, float(count))
+        for name, count in counts.kernels.items()
+    ]
+    families = (
+        Family("microbench_step_count", "what the usual step submits and waits for", "", figures),
+        Family("microbench_step_kernels", "kernels of the usual step by family", "", kernels),
+    )
+    return "\n".join(line for one in families for line in lines_of(one)) + "\n" + END
+
+
+def changed_screen(changed: Changed, costs: str) -> Screen:
+    """What changed, the verdict first."""
+    found = verdict(changed)
+    lines = [AnswerLine("verdict", (Cell(found.title),), verdict=found.severity)]
+    sides = [f"{plain(one.name)}: {_about(one)}" for one in (changed.before, changed.after)]
+    lines += [AnswerLine(name, (Cell(words),)) for name, words in zip(("before", "after"), sides, strict=True)]
+    tables = []
+    if rows := [tuple(map(Cell, row)) for row in _rows(changed.differences)]:
+        titles = columns("a step", "before", "after", "")
+        titles = (*titles[:3], msgspec.structs.replace(titles[3], title="where", align="left"))
+        tables.append(Table("What a step does more and less", "counts of the usual step", titles, tuple(rows)))
+    if rows := [tuple(map(Cell, row)) for row in _time_rows(changed)]:
+        about = "as recorded, with the interval of its median"
+        tables.append(Table("Where its time goes", about, columns("", "before", "after", "change"), tuple(rows)))
+    return Screen(
+        run=costs, blocks=(Block("What changed", (), tuple(lines)),), tables=tuple(tables),
+        findings=tuple(_notes(changed)),
+    )  # fmt: skip
+
+
+def _about(one: Side) -> str:
+    steps = counted(one.counts.steps, "step") if one.counts.steps else "no steps"
+    return f"{steps}, {one.counts.of}, {figure_words(one.counts)}"
+
+
+def _rows(differences: tuple[Difference, ...]) -> Iterator[tuple[str, ...]]:
+    for one in differences[:LISTED]:
+        words = _short(one.named) if one.named else FIGURES[one.figure]
+        moved = [f"{more:+g} {_short(place)}" for place, more in list(one.places.items())[:SHOWN_PLACES]]
+        yield words, f"{one.before:,}", f"{one.after:,}", ", ".join(moved)
+
+
+def _time_rows(changed: Changed) -> Iterator[tuple[str, ...]]:
+    for one in changed.times:
+        cells = (f"{as_time(each.median)} ({two_times(each.low, each.high)})" for each in (one.before, one.after))
+        yield one.what, *cells, one.judged
+
+
+def _notes(changed: Changed) -> Iterator[Finding]:
+    """What is no difference in counts, but worth knowing."""
+    notes: list[tuple[Severity, str, str]] = []
+    for one in changed.some:
+        words = f"{FIGURES[one.figure]} {_short(one.named)}".strip()
+        notes.append(
+            (
+                "warning" if one.more > 0 else "note",
+                f"In some steps only: {words}, {one.before:g} a step before, {one.after:g} after",
+                "",
+            )
+        )
+    if changed.chosen:
+        listed = ", ".join(changed.chosen[:3])
+        notes.append(("note", f"As many kernels, but other ones, for: {listed}", "shapes or number types may differ"))
+    if changed.every != (1, 1):
+        before, after = (counted(count, "repetition") for count in changed.every)
+        notes.append(("note", f"Compared are {before} before and {after} after, which are the same work", ""))
+    for severity, title, text in notes:
+        yield Finding(rule="diagnose.changed", severity=severity, title=title, text=text, threshold="")
+
+
+def changed_markdown(changed: Changed) -> str:
+    """The comparison for a pull request: at most MOST_LINES lines, the verdict first."""
+    found = verdict(changed)
+    lines = [f"{SEVERITY_MARKS[found.severity]} **{safe(found.title)}**", ""]
+    head = [*_table(("a step", "before", "after", "where"), [*_rows(changed.differences)], MOST_LINES - 16)]
+    times = [*_table(("time of a step", "before", "after", ""), [*_time_rows(changed)], 8)]
+    notes = [f"- {safe(one.title)}" for one in _notes(changed)][:3]
+    sides = f"{safe(changed.before.name)} → {safe(changed.after.name)}"
+    return "\n".join([*lines, *head, *times, *notes, f"<sub>{sides}</sub>"]) + "\n"
+
+
+def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]], most: int) -> Iterator[str]:
+    if not rows:
+        return
+    yield line_of(titles)
+    yield line_of([":---", "---:", "---:", ":---"])
+    shown = rows if len(rows) <= most - 3 else rows[: most - 4]
+    yield from (line_of(map(safe, row)) for row in shown)
+    if len(shown) < len(rows):
+        yield line_of([f"and {len(rows) - len(shown)} more", "", "", ""])
+    yield ""
+
+
+def changed_answer(changed: Changed) -> dict[str, object]:
+    """The comparison as one object for JSON, times in s."""
+    found = verdict(changed)
+    return {
+        "before": plain(changed.before.name),
+        "after": plain(changed.after.name),
+        "verdict": found.title,
+        "differences": [_as_dict(one) for one in changed.differences],
+        "in_some_steps": [_as_dict(one) for one in changed.some],
+        "times": [
+            {
+                "what": one.what, "judged": one.judged,
+                "before": {"median": one.before.median, "low": one.before.low, "high": one.before.high},
+                "after": {"median": one.after.median, "low": one.after.low, "high": one.after.high},
+            }
+            for one in changed.times
+        ],
+        "other_kernels_of": list(changed.chosen),
+        "every": list(changed.every),
+        "why_not": changed.why_not,
+        "counts": {"before": changed.before.counts, "after": changed.after.counts},
+    }  # fmt: skip
+
+
+def _as_dict(one: Difference) -> dict[str, object]:
+    return {**msgspec.structs.asdict(one), "words": change_words(one)}

@@ -1,0 +1,508 @@
+"""Counts of a step: kernel names by family, figures, baselines, and what changed between two recordings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import make_recording
+import msgspec
+import numpy as np
+import pytest
+from command_line import call
+from make_trace import Recorder, kineto
+
+from microbench.core.errors import ExitCode, UsageError
+from microbench.diagnosis.changed import Changed, Side, are_two, compare, limits, verdict
+from microbench.diagnosis.counts import FIGURES, Counts, are_counts, count_steps, read_counts, written
+from microbench.diagnosis.diagnosis import diagnose
+from microbench.diagnosis.kernel_names import OWN, bare, family
+from microbench.diagnosis.steps import find_steps
+from microbench.diagnosis.words import findings
+from microbench.library.answers import costs_of
+from microbench.report.sheets.counts import MOST_LINES, changed_markdown
+from microbench.traces.reading import read
+from microbench.traces.trace import Memory, Trace
+
+# Names
+
+
+PRODUCT, CONVOLUTION, ATTENTION = "matrix product", "convolution", "attention"
+HELPS = "helpers of {}"
+ELEMENTWISE = "at::native::vectorized_elementwise_kernel"
+
+
+@pytest.mark.parametrize(("name", "expected", "library"), [
+    # One product on five architectures.
+    ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_bias_TNT", PRODUCT, "cuBLAS"),
+    ("nvjet_sm100_tst_128x64_64x8_2x1_2cta_v_bz_TNT", PRODUCT, "cuBLAS"),
+    ("sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize32x32x8_stage3_ffma_execute_kernel__5x_cublas", PRODUCT, "cuBLAS"),
+    ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_tn_align1>(cutlass_80_simt::Params)", PRODUCT, "cuBLAS"),
+    ("cutlass::Kernel2 (3)", PRODUCT, "cuBLAS"),
+    ("ampere_sgemm_128x64_tn", PRODUCT, "cuBLAS"), ("volta_fp16_s884gemm_fp16_64x64_ldg8_f2f_nn", PRODUCT, "cuBLAS"),
+    ("void gemmSN_NN_kernel<float, 128, 2, 4, 8, 5, 4, false>(cublasGemmSmallNParams)", PRODUCT, "cuBLAS"),
+    ("void gemv2T_kernel_val<int, int, float, 128, 16>(cublasGemvParamsEx)", PRODUCT, "cuBLAS"),
+    ("void sgemm_largek_lds64<true, false, 5, 5, 4, 4, 4, 34>(float*, float const*)", PRODUCT, "cuBLAS"),
+    ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasLt::Params<float>)",
+     HELPS.format("cuBLAS"), "cuBLAS"),
+    # Convolutions, their helpers, and PyTorch's own ones.
+    ("sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x64x32__5x_cudnn", CONVOLUTION, "cuDNN"),
+    ("void implicit_convolve_sgemm<float, float, 1024, 5, 5>(int)", CONVOLUTION, "cuDNN"),
+    ("sm80_xmma_dgrad_implicit_gemm_indexed_tf32f32__5x_cudnn", "convolution, backward by data", "cuDNN"),
+    ("_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernelINS_Conv2dWgradOutput", "convolution, backward by weights", "cuDNN"),
+    ("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(cudnn::Params)", HELPS.format("cuDNN"), "cuDNN"),
+    ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1, true>(cudnnTensorStruct)",
+     "batch norm", "cuDNN"),
+    ("void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<1, float, int>(int)",
+     "at::native::conv_depthwise2d_forward_kernel<float, int>", "PyTorch"),
+    # Attention by several libraries.
+    ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>, false, true>(Params)",
+     ATTENTION, "attention"),
+    ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)", ATTENTION, "attention"),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_kernel0_0",
+     ATTENTION, "attention"),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x64_kernel0_0",
+     "attention, backward", "attention"),
+    ("void pytorch_flash::flash_fwd_splitkv_combine_kernel<Traits<64>, 4, 1>(Params)",
+     HELPS.format("attention"), "attention"),
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "NCCL AllReduce", "NCCL"),
+    ("ncclKernel_AllReduce_TREE_LL128_Sum_float(ncclDevComm*)", "NCCL AllReduce", "NCCL"),
+    # Numbers of templates go, types stay; so do numbers that a program gave.
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int)",
+     f"{ELEMENTWISE}<FillFunctor<float>, array<char*>>", "PyTorch"),
+    ("void at::native::vectorized_templated_elementwise_kernel<8, at::native::FillFunctor<float>, std::"
+     "array<char*, 1> >",
+     f"{ELEMENTWISE}<FillFunctor<float>, array<char*>>", "PyTorch"),
+    ("void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
+     "(anonymous namespace)::"
+     "where_kernel_impl(at::TensorIterator&)::{lambda()#1}::operator()() const::{lambda()#11}>(int)>",
+     "at::native::elementwise_kernel<gpu_kernel_impl_nocast<where_kernel_impl>>", "PyTorch"),
+    ("void cub::CUB_200802_800_900_NS::DeviceScanKernel<cub::Policy900, float>(int)",
+     "cub::DeviceScanKernel<Policy, float>", "CUB"),
+    ("triton_poi_fused_add_relu_7", "triton_poi_fused_add_relu", "Triton"),
+    ("loop_add_fusion_12", "loop_add_fusion", "XLA"),
+    ("sm90_fp8_gemm_1d2d_impl<128, 64>(int)", "fp8_gemm_1d2d_impl", OWN), ("kernel_3", "kernel_3", OWN),
+    ("void my::kernel<float, 128, true>(float*, int)", "my::kernel<float>", OWN),
+    ("_Z9my_kernelPfi", "my_kernel", OWN), ("my_attention_gemm_3", "my_attention_gemm_3", OWN), ("", "", OWN),
+    ("my_fprop<(anonymous namespace)::T>(int)", "my_fprop<T>", OWN), ("broken<<<(((", "broken<<<(((", OWN),
+    ("saxpy[abi:v1][abi:c8tJTIeFIj](Array<float, 1, C>, float)", "saxpy", OWN),
+])  # fmt: skip
+def test_kernels_are_named_by_family(name: str, expected: str, library: str) -> None:
+    found = family(name)
+    assert (found.name, found.library) == (expected, library)
+    assert found.extra == expected.startswith("helpers")
+    again = family(found.name)
+    assert (again.name, again.extra) == (found.name, found.extra)
+    assert bare(expected) == expected.partition("<")[0]
+
+
+# Programs with known differences
+
+CHANGES: dict[str, dict[tuple[str, str], tuple[float, float]]] = {
+    "wait": {("waits", ""): (1, 2)},
+    "kernel": {("launches", ""): (9, 10), ("kernels", ""): (9, 10), ("kernels", "added"): (0, 1)},
+    "no kernel": {("launches", ""): (9, 8), ("kernels", ""): (9, 8), ("kernels", "work_4"): (1, 0)},
+    "pageable": {
+        ("pageable", ""): (0, 1), ("copies", "to the GPU, pinned, 4 KiB"): (1, 0),
+        ("copies", "to the GPU, pageable, 4 KiB"): (0, 1),
+    },
+    "allocates": {("allocations", ""): (0, 1), ("frees", ""): (0, 1)},
+    "instantiates": {("graphs", ""): (0, 1)},
+    "graph": {
+        ("launches", ""): (9, 0), ("replays", ""): (0, 1), ("kernels_in_graphs", ""): (0, 9),
+    },
+    "copy twice": {("copies", ""): (1, 2), ("copies", "to the GPU, pinned, 4 KiB"): (1, 2)},
+    "foreach off": {
+        ("launches", ""): (9, 14), ("kernels", ""): (9, 14), ("kernels", "multi_tensor"): (1, 0),
+        ("kernels", "adam"): (0, 6),
+    },
+    "event": {("records", ""): (0, 1), ("stream_waits", ""): (0, 1)},
+    "memset": {("memsets", ""): (0, 1)},
+    "blocking copy": {
+        ("blocking_copies", ""): (0, 1), ("copies", ""): (1, 2), ("copies", "to the host, pinned, 4 B"): (0, 1),
+    },
+}  # fmt: skip
+
+
+def program(change: str = "", seed: int = 0, line: int = 20, steps: int = 12) -> Trace:
+    """Steps of a copy, nine kernels and a wait, with what ``change`` says; times, numbers and names by ``seed``."""
+    random, made = np.random.default_rng(seed), Recorder()
+    stream, other = (int(one) for one in 7 + random.permutation(40)[:2])
+    for name in random.permutation([f"work_{one}" for one in range(8)]):
+        made.name(name)  # numbers of names in another order
+
+    def ns(usual: int) -> int:
+        return int(usual * random.uniform(0.7, 1.5))
+
+    def launch(name: str) -> None:
+        made.runs(ns(9000))
+        with made.range("aten::op"):
+            made.launch(name, ns(3000), ns(3000), stream)
+
+    def copy(memories: tuple[Memory, Memory], size: int, name: str = "cudaMemcpyAsync") -> None:
+        words = f"Memcpy XtoX ({memories[0].title()} -> {memories[1].title()})"
+        made.submit(made.call(name, ns(4000)), words, ns(2000), stream, kind="copy", memories=memories, size=size)
+
+    for step in range(steps):
+        with made.range(f"train.py({line}): step", "python"), made.range(f"step#{step}", "annotation"):
+            copy(("pageable" if change == "pageable" else "pinned", "device"), 4096)
+            if change == "copy twice":
+                copy(("pinned", "device"), 4096)
+            if change == "graph":
+                replay = made.call("cudaGraphLaunch", ns(9000))
+                for node, name in enumerate([*(f"work_{one}" for one in range(8)), "multi_tensor"]):
+                    made.submit(replay, name, ns(3000), stream, node=node + 1)
+            else:
+                for kernel in range(8):
+                    if not (change == "no kernel" and kernel == 4):
+                        launch(f"work_{kernel}")
+                for name in ["adam"] * 6 if change == "foreach off" else ["multi_tensor"]:
+                    launch(name)
+            if change == "kernel" or (change == "sometimes" and step in (4, 5, 9, 15, 16, 18, 26)):
+                launch("added")
+            if change == "wait":
+                with made.range("aten::item"), made.range(f"helper <object at 0x{seed:x}>", "python"):
+                    made.wait()
+            if change == "allocates":
+                made.call("cudaMalloc", ns(90_000))
+                made.call("cudaFree", ns(90_000))
+            if change == "instantiates":
+                made.call("cudaGraphInstantiateWithFlags", ns(90_000))
+            if change == "event":
+                made.wait_event(made.record_event(stream), other)
+            if change == "memset":
+                made.submit(made.call("cudaMemsetAsync", 3000), "Memset", 1000, stream, kind="memset", size=64)
+            if change == "blocking copy":
+                copy(("device", "pinned"), 4, "cudaMemcpy")
+            made.wait()
+    return made.trace(gpus={0: f"GPU of {seed % 2}"})
+
+
+def counts_of(trace: Trace) -> Counts:
+    return count_steps(trace, find_steps(trace))
+
+
+def changed(before: Trace, after: Trace) -> Changed:
+    return compare(Side("before", counts_of(before)), Side("after", counts_of(after)))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("back", [False, True])
+def test_each_difference_is_named_and_nothing_else(change: str, back: bool) -> None:
+    sides = program(), program(change, seed=1)
+    found = changed(*(sides[::-1] if back else sides))
+    named = {(one.figure, one.named): (one.before, one.after) for one in found.differences}
+    assert named == {key: pair[::-1] if back else pair for key, pair in CHANGES[change].items()}
+    assert not found.some
+    better = change == "graph" and not back
+    more = any((before < after) != back for (_, named), (before, after) in CHANGES[change].items() if not named)
+    assert (verdict(found).severity == "warning") == (more and not better)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_what_has_no_effect_is_not_a_difference(seed: int) -> None:
+    """Times, numbers of streams, names and objects, lines, and how many steps there are differ; counts do not."""
+    found = changed(program("wait"), program("wait", seed=seed, line=20 + seed, steps=8 + seed % 9))
+    assert (found.differences, found.some, found.every) == ((), (), (1, 1))
+    assert verdict(found).severity == "good"
+
+
+def test_a_wait_has_its_place_in_the_program() -> None:
+    (one,) = changed(program(), program("wait", seed=1)).differences
+    assert one.places == {"cudaStreamSynchronize in aten::item at train.py:20 step": 1}
+
+
+def test_what_some_steps_do_is_told_apart() -> None:
+    found = changed(program(steps=30), program("sometimes", steps=30))
+    assert not found.differences
+    assert [(one.figure, one.named, one.before) for one in found.some] == [("kernels", "added", 0)]
+    assert "In some steps only: kernels added" in changed_markdown(found)
+
+
+def test_the_same_program_recorded_twice_has_the_same_counts(tmp_path: Path) -> None:
+    both = []
+    for number, (begin_us, count) in enumerate(((0.0, 9), (777.0, 14))):
+        path = tmp_path / f"{number}.rows"
+        path.write_bytes(make_recording.recording(make_recording.steps(count, begin_us=begin_us)))
+        both.append(counts_of(read(path)))
+    assert both[0].figures == {"kernels": 8, "launches": 8, "waits": 1}
+    assert both[0].kernels == {"my_kernel": 8}
+    for field in ("figures", "kernels", "copies", "places", "some", "libraries"):
+        assert getattr(both[0], field) == getattr(both[1], field)
+
+
+def test_helpers_of_libraries_are_not_counted_and_other_gpus_agree() -> None:
+    def product(names: list[str], gpu: str) -> Trace:
+        made = Recorder()
+        for step in range(9):
+            with made.range(f"step#{step}", "annotation"):
+                for name in ("mine", *names):
+                    made.runs(9000)
+                    if name == "memset":
+                        made.submit(made.call("cudaMemsetAsync", 3000), "Memset", 900, kind="memset", size=64)
+                    else:
+                        made.launch(name, 3000)
+        return made.trace(gpus={0: gpu})
+
+    here = counts_of(
+        product(["memset", "nvjet_sm90_tst_64x8_splitK", "void cublasLt::splitKreduce_kernel<32>(int)"], "H")
+    )
+    there = counts_of(product(["sm80_xmma_gemm_f32_tilesize32x32x8_stage3_cublas"], "A"))
+    assert here.figures == there.figures == {"kernels": 2, "launches": 2}
+    assert here.kernels == there.kernels == {"matrix product": 1, "mine": 1}
+    assert here.seen["H"].extra == {"helpers of cuBLAS": 1, "memsets for a kernel": 1}
+    assert list(here.seen["H"].names) == ["matrix product", "helpers of cuBLAS"]
+    both = read_counts(written(there, here), "x")
+    assert (both.figures, set(both.seen)) == (here.figures, {"H", "A"})
+
+
+def test_driver_calls_inside_of_runtime_calls_count_once() -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            for kernel in range(3):
+                begin = made.now_ns
+                made.runs(500)
+                inner = made.call("cuLaunchKernel", 2000)
+                made.submit(inner, f"k{kernel}", 1000)
+                made.runs(500)
+                made.calls.append((begin, made.now_ns, made.name("cudaLaunchKernel"), 0))
+                made.runs(2000)
+    trace = made.trace()
+    assert counts_of(trace).figures["launches"] == 3
+
+
+def test_without_steps_the_whole_trace_is_counted() -> None:
+    made = Recorder()
+    for kernel in range(7):
+        made.runs(1000 * kernel**2)
+        made.launch(f"kernel_{kernel}", 3000)
+    found = counts_of(made.trace())
+    assert (found.figures["launches"], found.steps) == (7, 0)
+    assert "cannot be matched" in changed(made.trace(), program()).why_not
+    assert changed(made.trace(), made.trace()).differences == ()
+
+
+def test_repetitions_of_another_length_are_matched() -> None:
+    one, two = counts_of(program()), counts_of(program(seed=3))
+    twice = {name: 2 * count for name, count in two.kernels.items()}
+    longer = msgspec.structs.replace(
+        two, kernels=twice, figures={name: 2 * count for name, count in two.figures.items()}, of="repetition",
+        copies={name: 2 * count for name, count in two.copies.items()}, places={},
+    )  # fmt: skip
+    found = compare(Side("a", msgspec.structs.replace(one, places={})), Side("b", longer))
+    assert (found.every, found.differences) == ((2, 1), ())
+
+
+def test_the_figures_that_are_named_are_all() -> None:
+    named = (Counts.__doc__ or "").partition("not 0 of: ")[2].partition(".")[0]
+    assert [one.strip() for one in named.split(",")] == list(FIGURES)
+
+
+# Findings
+
+
+def found_in(made: Recorder) -> dict[str, str]:
+    return {
+        one.rule.removeprefix("diagnose."): one.title for one in findings(diagnose(made.trace(), costs_of(None).fit))
+    }
+
+
+@pytest.mark.parametrize(("graphs", "launches", "words"), [
+    (0, 2, None), (1, 1, "Each step makes 1 graph, and each is launched once: 90.0 µs of the host"),
+    (1, 3, "Each step makes 1 graph: 90.0 µs of the host"),
+    (2, 2, "Each step makes 2 graphs, and each is launched once"),
+])  # fmt: skip
+def test_a_graph_that_each_step_makes_is_named(graphs: int, launches: int, words: str | None) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"train.py({step}): step", "python"), made.range(f"step#{step}", "annotation"):
+            for _ in range(graphs):
+                made.call("cudaGraphInstantiateWithFlags", 90_000)
+            for _ in range(launches):
+                made.runs(9000)
+                made.submit(made.call("cudaGraphLaunch", 9000), "kernel", 3000, node=1)
+    title = found_in(made).get("graph_made")
+    assert (title is None) if words is None else (title or "").startswith(words)
+
+
+@pytest.mark.parametrize(("call_ns", "kernel_ns", "slow"), [(2_000_000, 3000, True), (900_000, 3000, False),
+                                                            (2_000_000, 2_500_000, False)])  # fmt: skip
+def test_graph_launches_of_milliseconds_are_named(call_ns: int, kernel_ns: int, slow: bool) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            made.runs(9000)
+            made.submit(made.call("cudaGraphLaunch", call_ns), "kernel", kernel_ns, node=1)
+            if kernel_ns < call_ns:
+                made.wait()
+    title = found_in(made).get("slow_replay")
+    assert (title == "A launch of a graph takes 2.00 ms of the host, while the GPU has nothing to do") is slow
+
+
+@pytest.mark.parametrize(("held", "left", "named"), [(60, 40, True), (60, 19, False), (2, 98, False), (98, 2, False)])
+def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, named: bool) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            replay = made.call("cudaGraphLaunch", 9000)
+            for node in range(held):
+                made.submit(replay, f"node_{node}", 3000, node=node + 1)
+            made.launches(left)
+            made.wait()
+    title = found_in(made).get("graph_part")
+    assert (title == f"Graphs hold {held:.1f} % of the kernels; {left} are launched one by one") is named
+
+
+@pytest.mark.parametrize(("kernels", "name", "named"), [
+    (60, "at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)", True),
+    (29, "at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)", False),
+    (60, "at::native::multi_tensor_apply_kernel<at::native::TensorListMetadata<1> >(int)", False),
+])  # fmt: skip
+def test_an_optimizer_with_kernels_for_each_parameter_is_named(kernels: int, name: str, named: bool) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            made.launches(50)
+            with made.range("Optimizer.step#AdamW.step"):
+                for _ in range(kernels):
+                    made.runs(9000)
+                    made.launch(name, 3000)
+            made.wait()
+    title = found_in(made).get("optimizer")
+    assert (title == "The optimizer AdamW launches 60 kernels a step, for each parameter anew") is named
+
+
+# Files of counts
+
+
+def test_counts_are_written_sorted_and_read_again() -> None:
+    found = counts_of(program("wait"))
+    data = written(found)
+    assert are_counts(data[:400])
+    assert not are_counts(kineto(program())[:400])
+    assert read_counts(data, "base") == found
+    whole = json.loads(data)
+    assert list(whole) == sorted(whole)
+    assert list(whole["kernels"]) == sorted(whole["kernels"])
+    assert data == written(counts_of(program("wait")))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[1]", b'{"figures": 3}', b'{"figures": {}, "format": "later"}', b"\xff{"]
+)
+def test_other_files_are_no_counts(data: bytes) -> None:
+    with pytest.raises(UsageError):
+        read_counts(data, "base")
+
+
+# Limits
+
+
+@pytest.mark.parametrize(("text", "failed"), [
+    ("launches>+0", True), ("launches>+1", False), ("launches>9", True), ("launches>10", False), ("kernels>+5%", True),
+    ("kernels>+12%", False), ("waits>+0", False), ("waits>0", True), ("graphs>+0", False), ("Launches > +0", True),
+    ("waits for the gpu>0", True), ("stream-waits>0", False), ("pageable copies>+0", False),
+])  # fmt: skip
+def test_limits_are_passed_or_not(text: str, failed: bool) -> None:
+    before, after = counts_of(program()), counts_of(program("kernel", seed=1))
+    (limit,) = limits(text)
+    assert limit.passed(before, after) is failed
+
+
+@pytest.mark.parametrize("text", ["", "launches", "time>+0", "launches>0%", "launches>+x", "launches>+0,,waits>1"])
+def test_limits_that_mean_nothing_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        limits(text)
+
+
+def test_a_graph_that_is_updated_counts_as_made() -> None:
+    (limit,) = limits("graphs>+0")
+    assert limit.passed(Counts(figures={}), Counts(figures={"updates": 1}))
+
+
+# The command
+
+
+def at(folder: Path, name: str, trace: Trace, epoch_s: int = 0) -> str:
+    path = folder / name
+    base = f'"baseTimeNanoseconds": {epoch_s * 10**9}'.encode()
+    path.write_bytes(kineto(trace).replace(b'"baseTimeNanoseconds": 0', base))
+    return str(path)
+
+
+def test_two_recordings_one_after_the_other_are_compared(tmp_path: Path) -> None:
+    before, after = at(tmp_path, "before.json", program(), 100), at(tmp_path, "after.json", program("wait", 1), 900)
+    shown = call("diagnose", before, after, COLUMNS="120")
+    assert shown.exit_code == ExitCode.MEASURED
+    for words in (
+        "What changed",
+        "A step does more: 1 more wait for the GPU",
+        "+1 cudaStreamSynchronize in aten::item",
+    ):
+        assert words in " ".join(shown.output.split())
+    failed = call("diagnose", before, after, "--fail-on", "launches>+0, waits>+0", "--json")
+    assert failed.exit_code == ExitCode.CHANGED
+    assert "failed: waits>+0" in failed.output
+    assert "failed: launches" not in failed.output
+    assert call("diagnose", before, after, "--fail-on", "launches>+0").exit_code == ExitCode.MEASURED
+    assert call("diagnose", before, after, "--fail-on", "idle>5%").exit_code == ExitCode.USAGE
+
+
+def test_ranks_stay_ranks(tmp_path: Path) -> None:
+    one, two = at(tmp_path, "rank0.json", program(), 100), at(tmp_path, "rank1.json", program("wait", 1), 100)
+    assert "2 traces" in call("diagnose", one, two).output
+    assert "What changed" in call("diagnose", one, two, "--fail-on", "launches>+0").output
+    assert "2 traces" in call("diagnose", str(tmp_path)).output
+
+
+def test_counts_of_a_step_are_a_baseline(tmp_path: Path) -> None:
+    trace = at(tmp_path, "trace.json", program())
+    made = call("diagnose", trace, "--counts", "--json")
+    base = tmp_path / "counts.json"
+    base.write_text(made.output)
+    assert read_counts(made.output.encode(), "x").figures == {"copies": 1, "kernels": 9, "launches": 9, "waits": 1}
+    same = call("diagnose", str(base), trace, "--fail-on", "launches>+0,waits>+0,pageable>+0,graphs>+0")
+    assert same.exit_code == ExitCode.MEASURED
+    assert "The counts of a step are the same" in same.output
+    more = call("diagnose", str(base), at(tmp_path, "new.json", program("pageable", 1)), "--fail-on", "pageable>+0")
+    assert more.exit_code == ExitCode.CHANGED
+    screen = call("diagnose", trace, "--counts", COLUMNS="100").output
+    for words in ("9 launches, 9 kernels, 1 wait for the GPU, 1 copy", "to the GPU, pinned, 4 KiB", "work_4"):
+        assert words in screen
+    metrics = call("diagnose", trace, "--openmetrics").output
+    assert 'microbench_step_count{recording="trace.json",figure="launches"} 9.0' in metrics
+    assert metrics.endswith("# EOF\n")
+    assert call("diagnose", trace, "--fail-on", "launches>8").exit_code == ExitCode.CHANGED
+    assert call("diagnose", trace, "--fail-on", "launches>+8").exit_code == ExitCode.USAGE
+    assert call("diagnose", trace, "--markdown").exit_code == ExitCode.USAGE
+    assert call("diagnose", str(tmp_path), "--counts").exit_code == ExitCode.USAGE
+
+
+def test_markdown_is_short_and_safe() -> None:
+    before, after = counts_of(program()), counts_of(program("wait", 1))
+    many = {f"<b>|kernel*{number}" * 9: number + 1 for number in range(500)}
+    places = {"waits": {f"cudaStreamSynchronize at <img> {number}": 1 for number in range(60)}}
+    wild = msgspec.structs.replace(after, kernels=many, places=places)
+    for left, right in ((before, after), (before, wild), (wild, before)):
+        text = changed_markdown(compare(Side("a|b", left), Side("<i>", right)))
+        assert len(text.splitlines()) <= MOST_LINES
+        assert "**A step does" in text.splitlines()[0]
+        assert "<b>" not in text
+        assert "<img>" not in text
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        assert {row.replace("\\|", "").count("|") for row in rows} == {5}
+
+
+def test_two_traces_without_a_common_time_are_no_ranks() -> None:
+    def both(*traces: Trace) -> bool:
+        return are_two([SimpleNamespace(trace=one) for one in traces])  # type: ignore[arg-type]
+
+    one = msgspec.structs.replace(program(), epoch_ns=10**18)
+    later = msgspec.structs.replace(program(seed=1), epoch_ns=10**18 + 10**12)
+    assert both(one, later)
+    assert not both(one, one)
+    assert both(one, msgspec.structs.replace(one, epoch_ns=None))
+    assert not both(msgspec.structs.replace(one, rank=0), msgspec.structs.replace(later, rank=1))
+    assert not both(one, later, later)
