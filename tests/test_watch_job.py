@@ -319,7 +319,7 @@ def test_old_pythons_run_as_ever(place: Place, tmp_path: Path, version: str) -> 
         pytest.skip(f"no Python {version} here")
     text = "import sys\nprint([entry for entry in sys.path if 'inject' in entry])\nimport json"
     (tmp_path / "program.py").write_text(text)
-    done: Recorded = place.ran([found[0], "program.py"], tmp_path)
+    done: Recorded = place.ran([found[0], "program.py"], tmp_path, PYTHONDONTWRITEBYTECODE="1")
     assert (done.code, done.output, done.errors, done.reasons) == (0, "[]\n", "", [])
 
 
