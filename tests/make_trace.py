@@ -135,7 +135,6 @@ class Recorder:
             "calls": table(self.calls, CALLS), "ranges": table(self.ranges, RANGES), "syncs": table(self.syncs, SYNCS),
             "names": tuple(self.names), "threads": (Thread(1, 1), Thread(1, 2)), "gpus": {0: "NVIDIA H200"},
             "turns": np.array(self.turns, TURNS), "loops": (Loop("train.py:5", own=True, beneath=False),),
-            "has_operators": bool(self.ranges), "has_syncs": bool(self.syncs),
         }  # fmt: skip
         return Trace(**{**fields, **changes})  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WOR
 
 FOLDER = Path(__file__).parent / "data" / "snapshots"
 # What two files of the same program have in common, and what else a trace tells.
-PROGRAM = ("format", "gpus", "versions", "epoch_ns", "resolution_ns", "has_syncs", "has_operators", "rank")
+PROGRAM = ("format", "gpus", "versions", "epoch_ns", "resolution_ns", "rank")
 FILE = ("bus_ids", "lost", "unread", "samples")
 
 

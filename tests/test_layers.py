@@ -47,14 +47,14 @@ LINES = {
     "experiments": 10300,
     "benchmarks": 4780,
     "capture": 2000,  # a graph of a function or of its parts, made and proved
-    "comparison": 2040,  # sides measured in turn have a sequential rule
-    "model": 4170,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6400,
+    "comparison": 2030,  # sides measured in turn have a sequential rule
+    "model": 4165,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
+    "explain": 6365,
     "archive": 1935,
-    "traces": 3355,
+    "traces": 3340,
     "diagnosis": 6090,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8355,  # counts and what changed, as a screen, Markdown and metrics
+    "report": 8320,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3470,  # what workers return and files of the store hold is checked; JSON of both reports
     "library": 2205,  # counts of a call; the sides of ab: variables, Pythons, own code
     "cli": 2660,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts

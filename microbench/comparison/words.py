@@ -340,9 +340,7 @@ def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, ne
         f"{round_percent(math.expm1(decision.CONTROLS_WITHIN))}"
     )
     advice = _alternate(comparison, base, new, [suite.suite for suite in members])
-    return Finding(
-        "compare.host" if clock == "host" else "compare.gpu", "advice", title, text, threshold, advice=advice
-    )
+    return Finding(f"compare.{clock.lower()}", "advice", title, text, threshold, advice=advice)
 
 
 def _alternate(comparison: Comparison, base: Side, new: Side, what: Sequence[str]) -> str:
@@ -368,14 +366,11 @@ def _together(comparison: Comparison) -> Iterator[Finding]:
         rest = listed([f"{count} {'is' if count == 1 else 'are'} {words}" for words, count in others.items()])
         text = [] if place else ["Figures of one benchmark that move together usually have one cause."]
         text += [f"Of the others, {rest}."] if rest else []
-        yield Finding(
-            rule="compare.together",
-            severity="problem" if group.verdict in WORSE else "good",
-            title=f"{number}: {ratio(group.ratio.median)} in the median",
-            text=" ".join(text),
-            threshold=f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict",
-            rests_on=tuple(row_name(change.new) for change in group.moved),
-        )
+        severity: Severity = "problem" if group.verdict in WORSE else "good"
+        title = f"{number}: {ratio(group.ratio.median)} in the median"
+        threshold = f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict"
+        rests_on = tuple(row_name(change.new) for change in group.moved)
+        yield Finding("compare.together", severity, title, " ".join(text), threshold, rests_on)
 
 
 def _clock(comparison: Comparison) -> Iterator[Finding]:
@@ -418,15 +413,11 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
                 into = [side.name for side in (base, new) if side.grows]
                 commands = [f"microbench run … --rounds {MORE_ROUNDS} --into {shlex.quote(name)}" for name in into]
             advice = f"Add rounds{_where(comparison)}: `{'`, `'.join(commands)}`"
-        yield Finding(
-            rule=f"compare.unclear_{reason.replace(' ', '_')}",
-            severity="advice" if commands or why.alternate else "note",
-            title=f"{figures_in_words(members)} unclear: {why.title}",
-            text=why.text,
-            advice=advice,
-            threshold="neither a change nor its absence is shown",
-            rests_on=tuple(row_name(change.new) for change in members),
-        )
+        rule, threshold = f"compare.unclear_{reason.replace(' ', '_')}", "neither a change nor its absence is shown"
+        severity: Severity = "advice" if commands or why.alternate else "note"
+        title = f"{figures_in_words(members)} unclear: {why.title}"
+        rests_on = tuple(row_name(change.new) for change in members)
+        yield Finding(rule, severity, title, why.text, threshold, rests_on, advice=advice)
 
 
 def _where(comparison: Comparison) -> str:

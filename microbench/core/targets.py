@@ -241,7 +241,5 @@ def _check_argument(kernel: str, place: int, parameter: str, given: Argument, te
     elif wanted is not None and wanted.replace("u", "i") != given.type.replace("u", "i"):
         cause = f"{'an array' if pointer else 'a number'} of type {wanted}"
     if cause:
-        raise UsageError(
-            f"argument {place} of {kernel} is {plain(parameter, 60)}; {plain(text, 40)} is not {cause}",
-            ARGUMENT_EXAMPLES,
-        )
+        cause = f"argument {place} of {kernel} is {plain(parameter, 60)}; {plain(text, 40)} is not {cause}"
+        raise UsageError(cause, ARGUMENT_EXAMPLES)

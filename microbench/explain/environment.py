@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from microbench.analysis.evidence import SEVERITIES, Finding, Severity, said
+from microbench.analysis.evidence import SEVERITIES, Finding, Severity, said, sentence
 from microbench.core.model import Environment, GpuInfo, MemoryErrors, Run, Scalar, Session
 from microbench.core.units import percent, quantity
 from microbench.host.files import cpu_list
@@ -68,19 +68,15 @@ def _of_cores(session: Session) -> Iterator[Finding]:
     if name not in (None, "performance"):
         preference = environment.fact("energy_preference")
         prefers_speed = driver in PREFERENCE_DRIVERS and preference == "performance"
-        yield Finding(
-            rule="environment.governor",
-            severity="note" if prefers_speed else "warning",
-            title=f"The CPU governor is {name}, not performance",
-            text=(
-                "The host's share of a launch moves with the CPU clock (policies: "
-                f"{environment.fact('governor_by_policy') or name}; driver {driver or 'unknown'}, energy preference "
-                f"{preference or 'unknown'})."
-            ),
-            advice="" if prefers_speed else "Set it by `sudo cpupower frequency-set -g performance`.",
-            threshold="a governor other than performance in any frequency policy",
-            rests_on=("governor", "cpu_frequency_driver", "energy_preference"),
-        )
+        policies, known = environment.fact("governor_by_policy") or name, driver or "unknown"
+        how = f"policies: {policies}; driver {known}, energy preference {preference or 'unknown'}"
+        title = f"The CPU governor is {name}, not performance"
+        text = f"The host's share of a launch moves with the CPU clock ({how})."
+        advice = "" if prefers_speed else "Set it by `sudo cpupower frequency-set -g performance`."
+        names: tuple[str, ...] = ("governor", "cpu_frequency_driver", "energy_preference")
+        threshold = "a governor other than performance in any frequency policy"
+        severity: Severity = "note" if prefers_speed else "warning"
+        yield Finding("environment.governor", severity, title, text, threshold, names, advice=advice)
     latency_s = _number(environment.fact("c_state_exit_latency_s"))
     if latency_s is not None and latency_s >= DEEP_IDLE_S:
         state = environment.fact("c_state_deepest")
@@ -96,15 +92,13 @@ def _of_cores(session: Session) -> Iterator[Finding]:
         shared = sorted(ours & _cpus(environment, "submit_core_siblings"))
         on_it = f"microbench's own threads run on CPU {', '.join(map(str, shared))}, the same physical core."
         off_it = "microbench keeps its own threads off it; other programs there slow launches down."
-        yield Finding(
-            rule="environment.smt_sibling",
-            severity="warning" if shared else "note",
-            title=f"Core {core}, which submits, shares its execution units with CPU {siblings}",
-            text=on_it if shared else off_it,
-            advice="Allow microbench more physical cores." if shared else "",
-            threshold="the submitting core has a sibling; a warning if a thread of microbench's own runs on it",
-            rests_on=("submit_core", "submit_core_siblings", "parent_cores", "watcher_core"),
-        )
+        title = f"Core {core}, which submits, shares its execution units with CPU {siblings}"
+        advice = "Allow microbench more physical cores." if shared else ""
+        names = ("submit_core", "submit_core_siblings", "parent_cores", "watcher_core")
+        threshold = "the submitting core has a sibling; a warning if a thread of microbench's own runs on it"
+        severity = "warning" if shared else "note"
+        text = on_it if shared else off_it
+        yield Finding("environment.smt_sibling", severity, title, text, threshold, names, advice=advice)
 
 
 def _of_time(session: Session) -> Iterator[Finding]:
@@ -120,18 +114,15 @@ def _of_time(session: Session) -> Iterator[Finding]:
         yield Finding("environment.clock_source", "problem", title, text, threshold, ("clock_source",), advice=advice)
     cores = _number(environment.fact("physical_core_count"))
     if cores is not None and cores < CORES_WANTED:
+        severity: Severity = "warning" if cores < 2 else "advice"
         shared = "share two cores, which shows in the worst cases."
         if cores < 2:
             shared = "share one core: start times contain the scheduler's time slices."
-        yield Finding(
-            rule="environment.few_cores",
-            severity="warning" if cores < 2 else "advice",
-            title=f"{cores:.0f} physical core{'s' if cores != 1 else ''} for {CORES_WANTED} busy threads",
-            text=f"The threads that submit, watch and save {shared}",
-            advice="Allow more cores.",
-            threshold=f"fewer than {CORES_WANTED} physical cores that this process may use",
-            rests_on=("physical_core_count",),
-        )
+        title = f"{cores:.0f} physical core{'s' if cores != 1 else ''} for {CORES_WANTED} busy threads"
+        text = f"The threads that submit, watch and save {shared}"
+        threshold = f"fewer than {CORES_WANTED} physical cores that this process may use"
+        names: tuple[str, ...] = ("physical_core_count",)
+        yield Finding("environment.few_cores", severity, title, text, threshold, names, advice="Allow more cores.")
     share = _number(environment.fact("cpu_quota"))
     if share is not None and share < CORES_WANTED:
         title = f"A cgroup allows {share:g} CPUs' worth of time for {CORES_WANTED} busy threads"
@@ -141,15 +132,11 @@ def _of_time(session: Session) -> Iterator[Finding]:
         yield Finding("environment.cpu_quota", "warning", title, text, threshold, ("cpu_quota",), advice=advice)
     average, cpus = _number(environment.fact("load_average_1min")), _number(environment.fact("cpu_affinity_count"))
     if average is not None and cpus is not None and average > max(1.0, LOAD_SHARE * cpus):
-        yield Finding(
-            rule="environment.load",
-            severity="warning",
-            title=f"The host was busy: load average {average:.1f} on {cpus:.0f} CPUs",
-            text="Other programs share caches, memory and clock with the thread that submits.",
-            advice="Close them and repeat.",
-            threshold=f"1-minute load average above 1 and above {percent(LOAD_SHARE)} of the CPUs allowed",
-            rests_on=("load_average_1min", "cpu_affinity_count"),
-        )
+        title = f"The host was busy: load average {average:.1f} on {cpus:.0f} CPUs"
+        text = "Other programs share caches, memory and clock with the thread that submits."
+        threshold = f"1-minute load average above 1 and above {percent(LOAD_SHARE)} of the CPUs allowed"
+        names, advice = ("load_average_1min", "cpu_affinity_count"), "Close them and repeat."
+        yield Finding("environment.load", "warning", title, text, threshold, names, advice=advice)
 
 
 OFF = (None, "", "0", "none", "off")
@@ -169,15 +156,10 @@ def _of_what_is_between(session: Session) -> Iterator[Finding]:
         severity, what = "note", f"a virtual machine ({hypervisor})"
         effect = "Its host may take cores away unseen: figures hold for this machine, not for the GPU on bare metal."
     if what:
-        yield Finding(
-            rule="environment.virtualization",
-            severity=severity,
-            title=f"This is {what}",
-            text=effect,
-            advice="Compare only with runs on such a machine." if severity == "warning" else "",
-            threshold="a hypervisor, WSL or gVisor was recognised",
-            rests_on=("virtualization", "container"),
-        )
+        advice = "Compare only with runs on such a machine." if severity == "warning" else ""
+        threshold, names = "a hypervisor, WSL or gVisor was recognised", ("virtualization", "container")
+        title = f"This is {what}"
+        yield Finding("environment.virtualization", severity, title, effect, threshold, names, advice=advice)
     policy = environment.fact("pcie_aspm_policy")
     if policy in ("powersave", "powersupersave"):
         title = f"PCIe links may sleep: the kernel's power policy is {policy}"
@@ -241,15 +223,11 @@ def _of_variables(session: Session) -> Iterator[Finding]:
     for effect in EFFECTS:
         value = session.environment.fact(effect.name)
         if isinstance(value, str) and value and (effect.when is None or value.upper() in effect.when):
-            yield Finding(
-                rule=f"environment.{effect.name.lower()}",
-                severity=effect.severity,
-                title=f"{effect.name}={value} changes what is measured",
-                text=f"{effect.effect}.",
-                advice="Unset it and repeat, unless that is what you want to see.",
-                threshold=f"{effect.name} is " + (f"set to {' or '.join(effect.when)}" if effect.when else "set"),
-                rests_on=(effect.name,),
-            )
+            rule, title = f"environment.{effect.name.lower()}", f"{effect.name}={value} changes what is measured"
+            threshold = f"{effect.name} is " + (f"set to {' or '.join(effect.when)}" if effect.when else "set")
+            advice = "Unset it and repeat, unless that is what you want to see."
+            text, names = f"{effect.effect}.", (effect.name,)
+            yield Finding(rule, effect.severity, title, text, threshold, names, advice=advice)
 
 
 # A memory bus this wide is HBM, whose ECC has bits of its own; GDDR keeps its ECC in the memory it protects.
@@ -263,27 +241,22 @@ def _of_gpu(gpu: GpuInfo, session: Session) -> Iterator[Finding]:
     if others := gpu.other_processes:
         named = ", ".join(others[:PROCESSES_NAMED]) + (", …" if len(others) > PROCESSES_NAMED else "")
         only_drawing = all(GRAPHICS_MARK in name for name in others)
-        effect = "The GPU switches between them and this run: every figure may be wrong."
-        yield Finding(
-            rule="environment.other_processes",
-            severity="advice" if only_drawing else "problem",
-            title=f"{len(others)} other process{'es' if len(others) > 1 else ''} on the GPU: {named}",
-            text="They draw the screen: the worst cases contain them." if only_drawing else effect,
-            advice="Measure from a text console or another machine." if only_drawing else "End them and repeat.",
-            threshold="NVML lists a process other than microbench; advice if all of them only draw",
-            rests_on=("gpu other_processes",),
-        )
+        severity: Severity = "advice" if only_drawing else "problem"
+        title = f"{len(others)} other process{'es' if len(others) > 1 else ''} on the GPU: {named}"
+        text = "The GPU switches between them and this run: every figure may be wrong."
+        text = "They draw the screen: the worst cases contain them." if only_drawing else text
+        advice = "Measure from a text console or another machine." if only_drawing else "End them and repeat."
+        threshold = "NVML lists a process other than microbench; advice if all of them only draw"
+        names: tuple[str, ...] = ("gpu other_processes",)
+        yield Finding("environment.other_processes", severity, title, text, threshold, names, advice=advice)
     if gpu.confidential_computing:
-        yield Finding(
-            rule="environment.confidential_computing",
-            severity="warning",
-            title="Confidential computing is on",
-            text="Commands and copies cross the bus encrypted: launches cost a multiple, and the CPU's encryption "
-            "bounds copies.",
-            advice="Compare only with runs in the same mode.",
-            threshold="NVML reports the confidential-computing feature as enabled",
-            rests_on=("gpu confidential_computing",),
-        )
+        title = "Confidential computing is on"
+        text = "Commands and copies cross the bus encrypted: launches cost a multiple, and the CPU's encryption "
+        text += "bounds copies."
+        advice = "Compare only with runs in the same mode."
+        threshold = "NVML reports the confidential-computing feature as enabled"
+        names = ("gpu confidential_computing",)
+        yield Finding("environment.confidential_computing", "warning", title, text, threshold, names, advice=advice)
     if gpu.mig:
         title = "This is a MIG instance, not a whole GPU" + (f": {gpu.sm_count} SMs" if gpu.sm_count else "")
         text = "SMs, caches and memory bandwidth are a share of the board's; neighbours share the PCIe link."
@@ -305,28 +278,21 @@ def _of_gpu(gpu: GpuInfo, session: Session) -> Iterator[Finding]:
         yield said(title, text, advice, names=("gpu persistence",), rule="environment.persistence", threshold=threshold)
     now, most = gpu.link.lanes_now, gpu.link.lanes_max
     if now is not None and most is not None and now < most and not gpu.integrated and not gpu.link.coherent:
-        yield Finding(
-            rule="environment.narrow_link",
-            severity="warning",
-            title=f"The PCIe link has {now} of {most} lanes",
-            text=f"Copies reach {now}/{most} of what this GPU could carry: the slot is narrower, shared, or badly "
-            "seated.",
-            advice="Move the GPU to a full slot, or reseat it.",
-            threshold="fewer lanes in use than GPU and slot could use (the speed is no verdict: an idle link slows "
-            "down)",
-            rests_on=("gpu link.lanes_now", "gpu link.lanes_max"),
-        )
+        title, why = f"The PCIe link has {now} of {most} lanes", "the slot is narrower, shared, or badly seated"
+        text = f"Copies reach {now}/{most} of what this GPU could carry: {why}."
+        advice = "Move the GPU to a full slot, or reseat it."
+        names = ("gpu link.lanes_now", "gpu link.lanes_max")
+        no_verdict = "the speed is no verdict: an idle link slows down"
+        threshold = f"fewer lanes in use than GPU and slot could use ({no_verdict})"
+        yield Finding("environment.narrow_link", "warning", title, text, threshold, names, advice=advice)
     node = session.environment.fact("submit_core_numa_node")
     if gpu.numa_node is not None and node is not None and node != gpu.numa_node:
-        yield Finding(
-            rule="environment.numa",
-            severity="warning",
-            title=f"The core that submits is on NUMA node {node}, the GPU on node {gpu.numa_node}",
-            text="Launches cross to another socket, which lengthens start and complete and may slow copies.",
-            advice=f"Allow a core of the GPU's node: `numactl --cpunodebind={gpu.numa_node} microbench run`.",
-            threshold="the submitting core's NUMA node is not the GPU's",
-            rests_on=("submit_core_numa_node", "gpu numa_node"),
-        )
+        title = f"The core that submits is on NUMA node {node}, the GPU on node {gpu.numa_node}"
+        text = "Launches cross to another socket, which lengthens start and complete and may slow copies."
+        advice = f"Allow a core of the GPU's node: `numactl --cpunodebind={gpu.numa_node} microbench run`."
+        names = ("submit_core_numa_node", "gpu numa_node")
+        threshold = "the submitting core's NUMA node is not the GPU's"
+        yield Finding("environment.numa", "warning", title, text, threshold, names, advice=advice)
 
 
 def _of_memory(gpu: GpuInfo) -> Iterator[Finding]:
@@ -340,16 +306,11 @@ def _of_memory(gpu: GpuInfo) -> Iterator[Finding]:
         due = due[0], f"GPU memory: {due[1]}", due[2]
     if due is not None:
         severity, title, step = due
-        yield Finding(
-            rule="environment.memory_errors",
-            severity=severity,
-            title=title,
-            text=f"NVML says: {errors_in_words(errors)}.",
-            advice=f"{step[0].upper()}{step[1:]}.",
-            threshold="NVML reports a failed or pending row remap, a pending page retirement, or uncorrected ECC "
-            "errors since the driver was loaded",
-            rests_on=("gpu memory_errors",),
-        )
+        text, names = f"NVML says: {errors_in_words(errors)}.", ("gpu memory_errors",)
+        threshold = "NVML reports a failed or pending row remap, a pending page retirement, or uncorrected ECC errors "
+        threshold += "since the driver was loaded"
+        advice = sentence(f"{step}.")
+        yield Finding("environment.memory_errors", severity, title, text, threshold, names, advice=advice)
 
 
 def repair_due(errors: MemoryErrors | None) -> tuple[Severity, str, str] | None:

@@ -4,7 +4,7 @@ import json
 import math
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, rule, said
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rule, said
 from microbench.analysis.stats import Row
 from microbench.core.model import Scalar
 from microbench.core.units import as_time, ordinal, percent, plain, quantity, times
@@ -107,14 +107,18 @@ class Step(NamedTuple):
     @property
     def why_no_gpu(self) -> str:
         """Why the GPU's time is unknown."""
-        reasons = [each.reason for outcome in self.submit.outcomes for each in outcome.facts if each.name == "gpu"]
-        return (reasons[-1] if reasons else "") or ""
+        return _reason(self.submit, "gpu")
 
 
 def fact(row: Row, name: str) -> Scalar:
     """A fact of the newest round of a row's case; None if it is unknown."""
-    found = [each.value for outcome in row.outcomes for each in outcome.facts if each.name == name]
-    return found[-1] if found else None
+    return (facts_of(row, name) or [None])[-1]
+
+
+def _reason(row: Row, name: str) -> str:
+    """Why a fact of the newest round is unknown; "" if nothing says so."""
+    reasons = [each.reason for outcome in row.outcomes for each in outcome.facts if each.name == name]
+    return (reasons[-1] if reasons else "") or ""
 
 
 def axes_of(row: Row) -> str:
@@ -310,8 +314,7 @@ def blocked(one: Step) -> str:
 
 def blocking_error(one: Step) -> str:
     """The error that ended the capture."""
-    reasons = [each.reason for outcome in one.submit.outcomes for each in outcome.facts if each.name == "capturable"]
-    return plain(reasons[-1] if reasons and reasons[-1] else "the capture failed", 200)
+    return plain(_reason(one.submit, "capturable") or "the capture failed", 200)
 
 
 def _kernel_line(one: Kernel) -> Words:

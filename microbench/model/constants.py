@@ -151,9 +151,9 @@ def by_layer(rows: Iterable[Row], axis: str) -> Iterator[tuple[str, list[Row]]]:
         yield layer, several if layer == LOOP_LAYER else in_quiet_rounds(several)
 
 
-def of_row(row: Row, assumed: str = "") -> Constant:
+def of_row(row: Row) -> Constant:
     """A row's value and interval."""
-    return of_rows(((1.0, row),), assumed)
+    return of_rows(((1.0, row),))
 
 
 def of_rows(parts: Sequence[tuple[float, Row]], assumed: str = "") -> Constant:

@@ -304,14 +304,10 @@ def findings(
     every = [end for pair in ways for end in pair.ends]
     same = all(end.same for end in every)
     better = bool(changes) and not same and all(end.same or end.ratio > 1 for end in every)
-    verdict = Finding(
-        rule="whatif.gain",
-        severity="good" if better else "note",
-        title=title,
-        text="This is predicted, not measured.",
-        threshold=f"within {round_percent(SAME)} is the same; good if no way becomes slower",
-        rests_on=before.fit.rests_on(before.stream.names) + after.fit.rests_on(after.stream.names),
-    )
+    text = "This is predicted, not measured."
+    threshold = f"within {round_percent(SAME)} is the same; good if no way becomes slower"
+    rests_on = before.fit.rests_on(before.stream.names) + after.fit.rests_on(after.stream.names)
+    verdict = Finding("whatif.gain", "good" if better else "note", title, text, threshold, rests_on)
     return [verdict, *(_way(pair, names) for pair in ways), *_unused(changes), *outside(after)]
 
 

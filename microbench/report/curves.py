@@ -63,16 +63,10 @@ def benchmark_curve(info: BenchmarkInfo, rows: Sequence[Row]) -> Curve | None:
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     x_log, y_log = logarithmic(xs), logarithmic(ys)
-    return Curve(
-        title=f"{metric.name} over {axis_title(axis)}{shown}",
-        about="",
-        x_title=axis_title(axis),
-        lines=tuple(lines),
-        x_ticks=tuple(Mark(x, axis_value(axis, round(x))) for x in sorted(set(xs))),
-        y_ticks=ticks(min(ys) if y_log else 0.0, max(ys), y_log, metric.unit),
-        x_log=x_log,
-        y_log=y_log,
-    )
+    title, below = f"{metric.name} over {axis_title(axis)}{shown}", axis_title(axis)
+    x_ticks = tuple(Mark(x, axis_value(axis, round(x))) for x in sorted(set(xs)))
+    y_ticks = ticks(min(ys) if y_log else 0.0, max(ys), y_log, metric.unit)
+    return Curve(title, "", below, tuple(lines), x_ticks, y_ticks, x_log, y_log)
 
 
 def param_words(name: str, value: Param) -> str:

@@ -103,11 +103,9 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         for chosen in selected:
             before = earlier.benchmark(chosen.benchmark.name)
             if before is not None and before.version != chosen.benchmark.version:
-                raise UsageError(
-                    f"the run measured {before.name} by method {before.version}; "
-                    f"this microbench uses method {chosen.benchmark.version}",
-                    "measure a new run and compare the two",
-                )
+                cause = f"the run measured {before.name} by method {before.version}; "
+                cause += f"this microbench uses method {chosen.benchmark.version}"
+                raise UsageError(cause, "measure a new run and compare the two")
     run_id = earlier.run_id if earlier else store.new_run_id(now)
     last = len(resumed.sessions) - 1 if resumed else 0
     done = [one for one in resumed.outcomes if one.session == last and one.status == "ok"] if resumed else []

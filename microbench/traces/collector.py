@@ -345,8 +345,6 @@ class Collector:
             resolution_ns=resolution,
             lost=dict(self.lost),
             unread=dict(self.unread),
-            has_syncs=syncs.count > 0,
-            has_operators=bool(self.range_counts["operator"] or self.range_counts["python"]),
             rank=facts.rank,
             windows=tuple((begin - first, end - first) for begin, end in facts.windows),
             pauses=tuple(Pause(begin - first, end - first, quiet) for begin, end, quiet in facts.pauses),

@@ -353,8 +353,6 @@ class _Reader:
             epoch_ns=self.epoch_ns(),
             lost=self.lost(),
             unread={what: count for what, count in self.unread.items() if count > 0},
-            has_syncs=WAITS in self.export.tables,
-            has_operators=bool((ranges["kind"] == RANGE_KINDS.index("operator")).any()),
         )
 
     def converted(

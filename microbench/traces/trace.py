@@ -114,12 +114,12 @@ class Trace(msgspec.Struct, frozen=True):
     ``gpus`` are the names of the GPUs by their number, ``bus_ids`` their PCI addresses as sysfs spells them;
     ``versions`` what the recorder says of software. ``epoch_ns`` is the Unix time of time 0, None if unknown.
     ``resolution_ns`` is the step of the times. ``lost`` are records that the recorder says it lost, by kind; ``unread``
-    those that this reader left out although they may matter. ``has_syncs`` and ``has_operators`` say whether such
-    records were asked for at all. ``rank`` is the number of this process in a distributed program. A recording of
-    ``windows`` (begin and end in ns) has only their records, and of the rest ``other_waits_ns``, the ends of the host's
-    waits; without windows all of it was recorded. ``pauses`` are between them. ``turns`` of ``loops`` are of all time,
-    ``samples`` are those that became ranges, and ``processor`` was measured with them. ``callers`` has for each line of
-    the program's own code that a sample found the lines that called its function.
+    those that this reader left out although they may matter. ``rank`` is the number of this process in a distributed
+    program. A recording of ``windows`` (begin and end in ns) has only their records, and of the rest
+    ``other_waits_ns``, the ends of the host's waits; without windows all of it was recorded. ``pauses`` are between
+    them. ``turns`` of ``loops`` are of all time, ``samples`` are those that became ranges, and ``processor`` was
+    measured with them. ``callers`` has for each line of the program's own code that a sample found the lines that
+    called its function.
     """
 
     source: str
@@ -137,8 +137,6 @@ class Trace(msgspec.Struct, frozen=True):
     resolution_ns: int = 1
     lost: Mapping[str, int] = {}
     unread: Mapping[str, int] = {}
-    has_syncs: bool = False
-    has_operators: bool = False
     rank: int | None = None
     windows: tuple[tuple[int, int], ...] = ()
     pauses: tuple[Pause, ...] = ()

@@ -16,6 +16,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -45,6 +46,7 @@ LARGEST_BYTES = 2 << 30  # the largest message that protobuf reads
 MOST_NAMES_OF_A_PLANE = 2_000_000
 MOST_LINES = 100_000
 MOST_ROWS = 8_000_000
+MOST_REMEMBERED = 1 << 12  # texts about work that were read before
 LONGEST_VARINT = 10
 SIGN = 1 << 63
 FIRST_UNIX_NS = 10**17  # a time in 1973; times since a recording's begin are smaller
@@ -300,8 +302,6 @@ class _Reader:
         self.calls = _Columns(5)
         self.ranges = _Columns(5)
         self.syncs = _Columns(4)
-        self._details: dict[str, tuple[int, ...]] = {}
-        self._names: dict[tuple[str, ...], int] = {}
 
     def trace(self, data: mmap.mmap) -> Trace:
         planes = 0
@@ -337,8 +337,6 @@ class _Reader:
             epoch_ns=0 if first_ns > FIRST_UNIX_NS else self.start_ns,
             lost={what: count for what, count in self.lost.items() if count > 0},
             unread={what: count for what, count in self.unread.items() if count > 0},
-            has_syncs=len(syncs) > 0,
-            has_operators=bool((ranges["kind"] == RANGE_KINDS.index("operator")).any()),
         )
 
     def plane(self, plane: _Plane) -> None:
@@ -432,19 +430,9 @@ class _Reader:
         else:
             details = stats.get("kernel_details")
         text = details if isinstance(details, str) else ""
-        numbers = self._details.get(text)
-        if numbers is None:
-            if len(self._details) > MOST_NAMES_OF_A_PLANE:
-                self._details.clear()
-            numbers = self._details[text] = _details(kind, text)
-        operator, module = stats.get("hlo_op", ""), stats.get("hlo_module", "")
-        key = (kind, name, str(operator), str(module), text if kind != "kernel" else "")
-        title = self._names.get(key)
-        if title is None:
-            if len(self._names) > MOST_NAMES_OF_A_PLANE:
-                self._names.clear()
-            title = self._names[key] = self.names.place(_work_name(*key))
-        return kind, numbers, title
+        operator, module = str(stats.get("hlo_op", "")), str(stats.get("hlo_module", ""))
+        title = _work_name(kind, name, operator, module, text if kind != "kernel" else "")
+        return kind, _details(kind, text), self.names.place(title)
 
     def host_line(self, plane: _Plane, line: _Line) -> None:
         """CUDA calls of a thread, or what its code did. Lines of one number are of one thread, in any plane.
@@ -486,6 +474,7 @@ def _integer(value: Value | None, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value < SIGN else otherwise
 
 
+@lru_cache(MOST_REMEMBERED)
 def _details(kind: WorkKind, text: str) -> tuple[int, ...]:
     """Blocks, threads, bytes, source and target, as XLA's text about a piece of work gives them."""
     if kind == "kernel" and (shape := KERNEL_SHAPE.search(text)):
@@ -502,6 +491,7 @@ def _details(kind: WorkKind, text: str) -> tuple[int, ...]:
     return (NONE, NONE, NONE, 0, 0)
 
 
+@lru_cache(MOST_REMEMBERED)
 def _work_name(kind: WorkKind, name: str, operator: str, module: str, details: str) -> str:
     """A kernel's name with the operator that XLA compiled it from, a copy's as PyTorch's profiler writes it."""
     if kind == "kernel":

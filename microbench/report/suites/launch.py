@@ -9,7 +9,7 @@ from microbench.explain import launch_facts as launches
 from microbench.model.constants import gap, half_width
 from microbench.model.model import WAYS, Way
 from microbench.report import document
-from microbench.report.curves import nice_step, short, ticks
+from microbench.report.curves import ticks
 from microbench.report.document import (
     Bar,
     Bars,
@@ -24,6 +24,7 @@ from microbench.report.document import (
     Table,
     TimeLine,
 )
+from microbench.report.suites import timeline
 from microbench.report.tables import NOTHING, call_quantiles, figure, matrix, row_cell
 
 # The order of the tables, the general before the particular.
@@ -115,11 +116,9 @@ def anatomy(evidence: Evidence) -> TimeLine | None:
     *parts, whole = (
         Span(*places[name], f"{name} {as_time(seconds)}", "plain", "distance") for name, seconds in taken.items()
     )
-    step_s = nice_step(end_s / 5)
-    marks = tuple(Mark(index * step_s, short(index * step_s, "s")) for index in range(int(end_s / step_s) + 1))
     lanes = (Lane("host", host), Lane("GPU", gpu), Lane("parts", tuple(parts)), Lane("", (whole,)))
     about = "an empty kernel, to scale; start ends when the host sees the kernel's first act"
-    return TimeLine("Anatomy of one launch", about, end_s, marks, lanes)
+    return TimeLine("Anatomy of one launch", about, end_s, timeline.time_ticks(end_s), lanes)
 
 
 def durations(evidence: Evidence) -> Curve | None:

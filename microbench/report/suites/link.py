@@ -98,15 +98,9 @@ def collectives(evidence: Evidence) -> Curve | None:
     about = "bus bandwidth" if on_bus else "algorithm bandwidth of a ring of one GPU, which uses no link"
     about += "; called from the compiled loop"
     about += f"; NVLink's limit holds for {listed([words for words, _ in held])}" if held else ""
-    return Curve(
-        title="NCCL's bandwidth over size",
-        about=about,
-        x_title="bytes as nccl-tests counts them",
-        lines=tuple(lines),
-        x_ticks=size_ticks(smallest, largest, every=2),
-        y_ticks=ticks(0.0, highest * HEADROOM, False, "B/s"),
-        y_log=False,
-    )
+    title, below = "NCCL's bandwidth over size", "bytes as nccl-tests counts them"
+    x_ticks, y_ticks = size_ticks(smallest, largest, every=2), ticks(0.0, highest * HEADROOM, False, "B/s")
+    return Curve(title, about, below, tuple(lines), x_ticks, y_ticks, y_log=False)
 
 
 def _rings(evidence: Evidence, metric: str) -> list[tuple[str, list[links.Point]]]:
@@ -276,17 +270,12 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
     shares = ((links.HALF, "half"), (links.MOST, round_percent(links.MOST))) if fit is not None else ()
     at = [(fit.size_for(share), words) for share, words in shares if fit is not None]
     reached = "".join(f"; {words} of b at {about_size(x)}" for x, words in at)
-    return Curve(
-        title=f"Bandwidth over the size of a copy, {links.DIRECTIONS[direction]}",
-        about="pinned copies timed on the device behind a gate, pageable ones on the host with a wait; "
-        f"fit T = a + V / b{reached}",
-        x_title="bytes of a copy",
-        lines=tuple(lines),
-        x_ticks=size_ticks(smallest, largest, every=6),
-        y_ticks=ticks(0.0, most * HEADROOM, False, "B/s"),
-        y_log=False,
-        marks=tuple(Mark(x, words) for x, words in at if pinned[0][0] <= x <= pinned[-1][0]),
-    )
+    title = f"Bandwidth over the size of a copy, {links.DIRECTIONS[direction]}"
+    about = "pinned copies timed on the device behind a gate, pageable ones on the host with a wait; "
+    about += f"fit T = a + V / b{reached}"
+    x_ticks, y_ticks = size_ticks(smallest, largest, every=6), ticks(0.0, most * HEADROOM, False, "B/s")
+    marks = tuple(Mark(x, words) for x, words in at if pinned[0][0] <= x <= pinned[-1][0])
+    return Curve(title, about, "bytes of a copy", tuple(lines), x_ticks, y_ticks, y_log=False, marks=marks)
 
 
 def _points(found: Sequence[tuple[int, Row]]) -> tuple[tuple[float, float], ...]:

@@ -93,16 +93,10 @@ def under_load(evidence: Evidence) -> Curve | None:
     if not lines:
         return None
     xs, ys = zip(*(point for line in lines for point in line.points), strict=True)
-    return Curve(
-        title="Latency under load",
-        about="one thread, in which each read waits for the one before it, while the other SMs read the same level",
-        x_title="bandwidth of the other SMs",
-        lines=tuple(lines),
-        x_ticks=ticks_beyond(max(xs), "B/s"),
-        y_ticks=ticks_beyond(max(ys), "s"),
-        x_log=False,
-        y_log=False,
-    )
+    title, below = "Latency under load", "bandwidth of the other SMs"
+    about = "one thread, in which each read waits for the one before it, while the other SMs read the same level"
+    x_ticks, y_ticks = ticks_beyond(max(xs), "B/s"), ticks_beyond(max(ys), "s")
+    return Curve(title, about, below, tuple(lines), x_ticks, y_ticks, x_log=False, y_log=False)
 
 
 def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_levels.Point]) -> tuple[Mark, ...]:
@@ -241,16 +235,11 @@ def in_flight(evidence: Evidence) -> Curve | None:
     if dram is not None and sms:  # Little's law: latency x bandwidth
         little = dram.value * most / sms
         marks.append(Mark(little, f"Little {about_size(little)}"))
-    return Curve(
-        title="Bandwidth over bytes in flight on each SM",
-        about="blocks x threads x loads x 16 bytes; Little: latency without load x bandwidth",
-        x_title="in flight on an SM",
-        lines=tuple(lines),
-        x_ticks=size_ticks(smallest, min(largest, 1 << 24), first=6),
-        y_ticks=ticks_beyond(most, "B/s"),
-        y_log=False,
-        marks=tuple(sorted((one for one in marks if smallest < one.at < largest), key=lambda one: one.at)),
-    )
+    title, below = "Bandwidth over bytes in flight on each SM", "in flight on an SM"
+    about = "blocks x threads x loads x 16 bytes; Little: latency without load x bandwidth"
+    x_ticks, y_ticks = size_ticks(smallest, min(largest, 1 << 24), first=6), ticks_beyond(most, "B/s")
+    inside = tuple(sorted((one for one in marks if smallest < one.at < largest), key=lambda one: one.at))
+    return Curve(title, about, below, tuple(lines), x_ticks, y_ticks, y_log=False, marks=inside)
 
 
 def additions(evidence: Evidence) -> Table | None:

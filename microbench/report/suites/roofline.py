@@ -81,18 +81,11 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
         high = math.ceil(max(shares) / step - (REACH if marks else 1e-9)) + bool(marks)
         if high - low <= MOST_STEPS:
             break
-    return Curve(
-        title=title,
-        about=about,
-        x_title="since the work began",
-        lines=drawn,
-        x_ticks=tuple(
-            Mark(one, f"{one:g} s" if one >= 1 else f"{one * 1e3:g} ms") for one in TICKS_S if begin_s <= one <= end_s
-        ),
-        y_ticks=tuple(Mark(one * step, round_percent(one * step)) for one in range(low, high + 1)),
-        y_log=False,
-        marks=tuple(mark for mark in marks if begin_s < mark.at < end_s),
-    )
+    times_s = [one for one in TICKS_S if begin_s <= one <= end_s]
+    x_ticks = tuple(Mark(one, f"{one:g} s" if one >= 1 else f"{one * 1e3:g} ms") for one in times_s)
+    y_ticks = tuple(Mark(one * step, round_percent(one * step)) for one in range(low, high + 1))
+    inside = tuple(mark for mark in marks if begin_s < mark.at < end_s)
+    return Curve(title, about, "since the work began", drawn, x_ticks, y_ticks, y_log=False, marks=inside)
 
 
 # Products of models under this run's own roofs: points in a roofline, and a table of what bounds each.
