@@ -167,8 +167,7 @@ CULPRITS = {
     ),
     "exceptions": Culprit(
         "def fails():\n    raise ValueError",
-        "for _ in range(12_000):\n        try: fails()\n        except ValueError: pass",
-        OWN, "program.py:",
+        "for _ in range(12_000):\n        try: fails()\n        except ValueError: pass", OWN, "program.py:",
     ),
     "a sort": Culprit(
         "gc.disable()\nvalues = [random.random() for _ in range(40_000)]", "sorted(values)", OWN, " slow"

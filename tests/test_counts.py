@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from command_line import call
 from make_trace import Recorder, kineto
+from test_diagnose_cli import HOSTILE, hostile
 
 from microbench.core.errors import ExitCode, UsageError
 from microbench.diagnosis.changed import Changed, Side, are_two, compare, limits, verdict
@@ -205,7 +207,7 @@ def test_what_has_no_effect_is_not_a_difference(seed: int) -> None:
     """Times, numbers of streams, names and objects, lines, and how many steps there are differ; counts do not."""
     found = changed(program("wait"), program("wait", seed=seed, line=20 + seed, steps=8 + seed % 9))
     assert (found.differences, found.some, found.every) == ((), (), (1, 1))
-    assert verdict(found).severity == "good"
+    assert (verdict(found).rule, verdict(found).severity) == ("diagnose.changed", "good")
 
 
 def test_a_wait_has_its_place_in_the_program() -> None:
@@ -304,9 +306,7 @@ def test_the_figures_that_are_named_are_all() -> None:
 
 
 def found_in(made: Recorder) -> dict[str, str]:
-    return {
-        one.rule.removeprefix("diagnose."): one.title for one in findings(diagnose(made.trace(), costs_of(None).fit))
-    }
+    return {one.rule: one.title for one in findings(diagnose(made.trace(), costs_of(None).fit))}
 
 
 @pytest.mark.parametrize(("graphs", "launches", "words"), [
@@ -323,7 +323,7 @@ def test_a_graph_that_each_step_makes_is_named(graphs: int, launches: int, words
             for _ in range(launches):
                 made.runs(9000)
                 made.submit(made.call("cudaGraphLaunch", 9000), "kernel", 3000, node=1)
-    title = found_in(made).get("graph_made")
+    title = found_in(made).get("diagnose.graph_made")
     assert (title is None) if words is None else (title or "").startswith(words)
 
 
@@ -337,7 +337,7 @@ def test_graph_launches_of_milliseconds_are_named(call_ns: int, kernel_ns: int, 
             made.submit(made.call("cudaGraphLaunch", call_ns), "kernel", kernel_ns, node=1)
             if kernel_ns < call_ns:
                 made.wait()
-    title = found_in(made).get("slow_replay")
+    title = found_in(made).get("diagnose.slow_replay")
     assert (title == "A launch of a graph takes 2.00 ms of the host, while the GPU has nothing to do") is slow
 
 
@@ -351,7 +351,7 @@ def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, name
                 made.submit(replay, f"node_{node}", 3000, node=node + 1)
             made.launches(left)
             made.wait()
-    title = found_in(made).get("graph_part")
+    title = found_in(made).get("diagnose.graph_part")
     assert (title == f"Graphs hold {held:.1f} % of the kernels; {left} are launched one by one") is named
 
 
@@ -370,7 +370,7 @@ def test_an_optimizer_with_kernels_for_each_parameter_is_named(kernels: int, nam
                     made.runs(9000)
                     made.launch(name, 3000)
             made.wait()
-    title = found_in(made).get("optimizer")
+    title = found_in(made).get("diagnose.optimizer")
     assert (title == "The optimizer AdamW launches 60 kernels a step, for each parameter anew") is named
 
 
@@ -455,6 +455,33 @@ def test_ranks_stay_ranks(tmp_path: Path) -> None:
     assert "2 traces" in call("diagnose", one, two).output
     assert "What changed" in call("diagnose", one, two, "--fail-on", "launches>+0").output
     assert "2 traces" in call("diagnose", str(tmp_path)).output
+
+
+@pytest.mark.parametrize("text", [text[:2000] for text in HOSTILE])
+def test_no_name_of_a_trace_breaks_out(tmp_path: Path, text: str) -> None:
+    before, after = at(tmp_path, "before.json", program(), 100), at(tmp_path, "after.json", hostile(text).trace(), 900)
+    for options in ((after, "--counts"), (after, "--openmetrics"), (before, after, "--markdown"), (before, after)):
+        result = call("diagnose", *options)
+        assert result.exit_code == ExitCode.MEASURED
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u2028\u202e]", result.output)
+        assert "--markdown" not in options or not re.search("<(?!/?sub>)", result.output)
+
+
+def test_a_picture_is_drawn_of_what_changed(tmp_path: Path) -> None:
+    before, after = at(tmp_path, "before.json", program(), 100), at(tmp_path, "after.json", program("wait", 1), 900)
+    for name, files in (("one.svg", (after, "--counts")), ("two.svg", (before, after))):
+        assert call("diagnose", *files, "--svg", str(tmp_path / name)).exit_code == ExitCode.MEASURED
+        assert "<svg" in (tmp_path / name).read_text(encoding="utf-8")
+    assert call("diagnose", before, after, "--openmetrics").exit_code == ExitCode.USAGE
+
+
+def test_records_that_a_trace_lacks_are_said(tmp_path: Path) -> None:
+    whole = program(seed=1)
+    before = at(tmp_path, "before.json", program(), 100)
+    after = at(tmp_path, "after.json", msgspec.structs.replace(whole, work=whole.work[::2]), 900)
+    shown = " ".join(call("diagnose", before, after, COLUMNS="160").output.split())
+    assert "Counts may be too low: after.json has 59 launches without work" in shown
+    assert "before.json has" not in shown
 
 
 def test_counts_of_a_step_are_a_baseline(tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ def hostile(text: str) -> Recorder:
     return made
 
 
-def drawing(html: str) -> dict[str, Any]:
-    """What the page's script draws."""
-    found = re.search(r'<script type="text/plain" id="packed-trace-0">([^<]*)</script>', html)
+def drawing(html: str, what: str = "step") -> dict[str, Any]:
+    """What the page's script draws: the "step" or the "idle" time."""
+    found = re.search(rf'<script type="text/plain" id="packed-trace-0-{what}">([^<]*)</script>', html)
     drawn: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
     return drawn
 
@@ -159,10 +159,11 @@ def test_no_name_of_a_trace_breaks_out_of_the_page(tmp_path: Path, text: str) ->
     assert call("diagnose", trace, "-o", str(page)).exit_code == ExitCode.MEASURED
     html = page.read_text(encoding="utf-8")
     parsed = Parsed(html)
-    assert len(parsed.tags("script")) == 2, "the packed step and the page's own script"
+    assert len(parsed.tags("script")) == 3, "the packed flame graph and step, and the page's own script"
     assert not parsed.tags("img")
     assert not parsed.tags("b")
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u2028\u202e]", parsed.text + "".join(drawing(html)["names"]))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u2028\u202e]", "".join(drawing(html, "idle")["names"]))
     assert len(html) < 400_000
     for options in (("--timeline",), ("--all",), ("--save", str(tmp_path / "step.toml"))):
         result = call("diagnose", trace, *options)
@@ -202,7 +203,8 @@ def test_a_page_may_hold_several_traces_and_one_that_cannot_carry_idle_time(tmp_
     result = call("diagnose", saved(tmp_path, program()), str(tmp_path / "lost.json"), "-o", str(page))
     assert result.exit_code == ExitCode.MEASURED
     html = page.read_text(encoding="utf-8")
-    assert html.count('class="picture step"') == 2
+    assert html.count('class="picture step step"') == 2
+    assert html.count('class="picture step flame"') == 1
     assert "not given" in html
 
 
@@ -218,23 +220,30 @@ def test_the_step_can_be_zoomed_and_tells_what_is_under_the_pointer(browser: Any
     call("diagnose", saved(tmp_path, program()), "-o", str(page))
     with opened(browser, page, viewport=WIDE) as found:
         tab = found.tab
-        lane = tab.locator(".lane").filter(has_text="stream 7").locator("rect")
+        figure = tab.locator("figure").filter(has_text="Whole step")
+        lane = figure.locator(".lane").filter(has_text="stream 7").locator("rect")
         assert lane.count() == 13, "kernels and the copy"
         before = lane.first.bounding_box()["width"]
         for _ in range(3):
-            tab.get_by_role("button", name="Zoom in").click()
+            figure.get_by_role("button", name="Zoom in").click()
         assert 0 < lane.count() < 13
         assert lane.first.bounding_box()["width"] > 4 * before
         lane.first.hover()
-        assert re.match(
-            r"void at::native::gemm_\d<float, 4>\(float\*\): 6 µs, from [\d.]+ µs on", tab.locator(".told").inner_text()
-        )
-        left = tab.locator(".axis span").first.inner_text()
-        tab.locator(".lanes").focus()
+        told = figure.locator(".told").inner_text()
+        assert re.match(r"void at::native::gemm_\d<float, 4>\(float\*\): 6 µs, from [\d.]+ µs on", told)
+        left = figure.locator(".axis span").first.inner_text()
+        figure.locator(".lanes").focus()
         tab.keyboard.press("ArrowRight")
-        assert tab.locator(".axis span").first.inner_text() != left
+        assert figure.locator(".axis span").first.inner_text() != left
         tab.keyboard.press("0")
         assert lane.count() == 13
+        flame = tab.locator("figure.flame")
+        narrow = flame.locator(".lane rect").last
+        narrow.hover()
+        assert re.search(r": [\d.]+ µs, [\d.]+ %$", flame.locator(".told").inner_text())
+        before = narrow.bounding_box()["width"]
+        narrow.dblclick()
+        assert flame.locator(".lane rect").last.bounding_box()["width"] > 4 * before
         assert (found.complaints, len(found.requests)) == ([], 1)
         tab.set_viewport_size({"width": 390, "height": 740})
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
@@ -246,9 +255,10 @@ def test_hostile_names_do_nothing_in_a_browser(browser: Any, tmp_path: Path) -> 
         page = tmp_path / "page.html"
         call("diagnose", saved(tmp_path, hostile(text)), "-o", str(page), "--force")
         with opened(browser, page, viewport=WIDE) as found:
-            for _ in range(4):
-                found.tab.get_by_role("button", name="Zoom in").click()
-            found.tab.locator(".lane rect").first.hover()
+            for place in range(2):
+                for _ in range(4):
+                    found.tab.get_by_role("button", name="Zoom in").nth(place).click()
+                found.tab.locator("figure").nth(place).locator(".lane rect").first.hover()
             assert found.tab.evaluate("window.broken") is None
             assert (found.complaints, len(found.requests)) == ([], 1)
 
@@ -260,7 +270,8 @@ def test_without_scripts_the_step_is_a_still_picture(browser: Any, tmp_path: Pat
     with browser.new_context(offline=True, java_script_enabled=False, viewport=WIDE) as context:
         tab = context.new_page()
         tab.goto(page.as_uri())
-        assert tab.locator(".still .wide svg").is_visible()
+        assert all(one.is_visible() for one in tab.locator(".still .wide svg").all())
+        assert tab.locator(".still .wide svg").count() == 2
         assert tab.get_by_text("GPU idle").first.is_visible()
 
 

@@ -118,7 +118,8 @@ def test_observing_a_server(tmp_path: Path) -> None:
     root = unpack("server", tmp_path)
     for name in ("nvidiactl", "nvidia0", "nvidia-uvm"):
         write(root, f"dev/{name}", "")
-    seen = look(root, machine.DriverAnswer(None, 0, 1, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
+    versions = {"cuda_bindings": "13.0.3", "nvidia_cuda_nvrtc": "13.0.88", "numba": "0.62.0"}
+    seen = look(root, machine.DriverAnswer(None, 0, 1, 13000), **versions)
     assert seen == WORKS  # the NVSwitch bridge at 0000:40:05.0 is no GPU
 
 
@@ -127,10 +128,11 @@ def test_observing_missing_things(tmp_path: Path) -> None:
     seen = look(root, machine.DriverAnswer(NO_LIBRARY), {"CUDA_VISIBLE_DEVICES": "0"})
     assert seen.bound_to == ("nouveau",)
     assert seen.missing_nodes == ("/dev/nvidiactl", "/dev/nvidia-uvm")
-    assert seen.missing_packages == ("cuda-bindings", "nvidia-cuda-nvrtc")
+    assert seen.missing_packages == ("cuda-bindings", "numba", "nvidia-cuda-nvrtc")
     assert seen.visible_devices == "0"
     assert look(tmp_path / "empty", machine.DriverAnswer(NO_LIBRARY)).gpus is None
-    versions = {"cuda_bindings": "12.9.4", "nvidia_cuda_nvrtc_cu12": "12.9.86"}  # CUDA 12 has an NVRTC of its own
+    # CUDA 12 has an NVRTC of its own.
+    versions = {"cuda_bindings": "12.9.4", "nvidia_cuda_nvrtc_cu12": "12.9.86", "numba": "0.62.0"}
     assert look(tmp_path, machine.DriverAnswer(None, 0, 1, 12080), **versions).missing_packages == ()
     assert isinstance(machine.why_no_gpu(tmp_path), machine.NoGpu | None)
 

@@ -41,23 +41,23 @@ LINES = {
     "core": 1462,
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
-    "recorder": 1439,  # a command gets its signals once, and stops and goes on with microbench
+    "recorder": 1453,  # times without a processor; a command gets its signals once, and stops with microbench
     "gpu": 8505,
     "meter": 990,
-    "experiments": 10300,
-    "benchmarks": 4780,
+    "experiments": 10260,
+    "benchmarks": 4765,
     "capture": 2000,  # a graph of a function or of its parts, made and proved
     "comparison": 2030,  # sides measured in turn have a sequential rule
     "model": 4165,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6365,
     "archive": 1935,
     "traces": 3340,
-    "diagnosis": 6090,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
+    "diagnosis": 6110,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8320,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3470,  # what workers return and files of the store hold is checked; JSON of both reports
-    "library": 2205,  # counts of a call; the sides of ab: variables, Pythons, own code
-    "cli": 2660,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
+    "library": 2205,  # counts of a call; callbacks; the sides of ab: variables, Pythons, own code
+    "cli": 2645,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

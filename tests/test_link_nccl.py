@@ -140,9 +140,11 @@ def machine(monkeypatch: pytest.MonkeyPatch, library: StandIn, gpus: int, own: i
         synchronize=lambda: None,
     )
     order = [own, *(index for index in range(gpus) if index != own)]
-    boards = SimpleNamespace(
-        board=lambda index: SimpleNamespace(case=memory, stream=200 + order.index(index), current=nullcontext)
-    )
+
+    def board(case: Any, index: int) -> Any:
+        return SimpleNamespace(case=memory, stream=200 + order.index(index), current=nullcontext)
+
+    monkeypatch.setattr(collectives, "board", board)
     monkeypatch.setattr(collectives, "Library", lambda: library)
     monkeypatch.setattr(collectives, "gpus", lambda case: range(gpus))
     monkeypatch.setattr(collectives, "entry_point", lambda name: ctypes.cast(NO_WAIT, POINTER).value)
@@ -152,7 +154,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, library: StandIn, gpus: int, own: i
         lambda address, value, size_bytes: (ctypes.memset(address, value, size_bytes) * 0,),
     )
     context = SimpleNamespace(device=own, make_current=lambda: None)
-    return SimpleNamespace(context=context, once=lambda make: boards, own=kept.append)
+    return SimpleNamespace(context=context, own=kept.append)
 
 
 MIB = 1 << 20

@@ -47,8 +47,7 @@ def test_a_footprint_below_one_line_is_a_skip() -> None:
 def test_a_host_buffer_holds_the_offset_of_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(copies, "HostBuffer", lambda case, kind, size_bytes: sizes.append(size_bytes))
-    ends = SimpleNamespace(mapped=0, device=0, size_bytes=0, fresh=None, check=None)
-    monkeypatch.setattr(copies, "Ends", lambda *arguments, **named: ends)
+    monkeypatch.setattr(copies, "Ends", lambda *arguments: SimpleNamespace(ends=(0, 0)))
     monkeypatch.setattr(copies, "copy_by_sms", lambda *arguments: None)
     case: Any = None
     copies._kernel_copy(case, "read", 16, 1 << 20, 1 << 16)
@@ -58,13 +57,14 @@ def test_a_host_buffer_holds_the_offset_of_its_kernel(monkeypatch: pytest.Monkey
 def test_the_buffer_of_each_gpu_is_on_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int | None] = []
     monkeypatch.setattr(concurrent, "HostBuffer", lambda case, kind, size_bytes, node=None: used.append(node))
-    monkeypatch.setattr(concurrent, "Ends", lambda *arguments, **named: None)
-    monkeypatch.setattr(concurrent, "copy_submit", lambda *arguments: None)
+    monkeypatch.setattr(concurrent, "Ends", lambda *arguments: SimpleNamespace(by_engine=lambda stream: None))
     own = SimpleNamespace(event=lambda timed: 0)
-    boards = SimpleNamespace(
-        board=lambda index: SimpleNamespace(case=own, current=nullcontext, stream=0, node=(0, 0, 1, None)[index])
-    )
-    case: Any = SimpleNamespace(once=lambda make: boards)
+
+    def board(case: Any, index: int) -> Any:
+        return SimpleNamespace(case=own, current=nullcontext, stream=0, node=(0, 0, 1, None)[index])
+
+    monkeypatch.setattr(concurrent, "board", board)
+    case: Any = None
     concurrent.Concurrent(case, "h2d", [3, 0, 2], 64)
     assert used == [None, 0, 1]
 

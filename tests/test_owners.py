@@ -72,11 +72,17 @@ from microbench.traces.trace import Samples
         ("<frozen os>(88): _walk", "Python's os"),
         ("/usr/lib/python3.12/json/decoder.py(353): raw_decode", "Python's json"),
         ("main thread at train.py:90 step", ELSEWHERE),
-        ("forward", "forward"),
+        ("forward", "code in forward"),
     ],
 )
 def test_a_name_has_an_owner(name: str, owner: str) -> None:
     assert owner_of([name]) == (owner, name)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["a" * 300_000, "a/" * 150_000, "a.py " * 60_000, "/site-packages/" * 20_000])
+def test_a_long_name_takes_no_longer_than_its_length(name: str) -> None:
+    assert owner_of([name])[1] == name
 
 
 @pytest.mark.parametrize(

@@ -407,3 +407,11 @@ def test_ten_million_rows_are_read_in_bounded_memory(tmp_path: Path) -> None:
     count, mebibytes = map(int, result.stdout.split())
     assert 3_200_000 < count <= reader.MOST_ROWS, "1.5 million calls, as much work, and waits"
     assert mebibytes < 900
+
+
+def test_times_without_a_processor_are_the_main_threads(tmp_path: Path) -> None:
+    lacked = cells.absent(BEGIN_NS + 12_000_000, BEGIN_NS + 14_000_000)
+    rows = (sampled(9, 1, 10, 16, 4), sampled(8, 1, 10, 16, 4), lacked)
+    of_main = ranges(read(tmp_path, recording(LINES, *CALLS, *rows, main_thread=9)))
+    assert ("waiting for a processor", 12, 14) in of_main
+    assert len(ranges(read(tmp_path, recording(LINES, *CALLS, *rows, main_thread=8)))) < len(of_main)

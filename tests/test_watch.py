@@ -41,13 +41,6 @@ def command(text: str, *options: str) -> list[str]:
 # What is printed
 
 
-def test_counts_of_a_step_follow_the_diagnosis(here: Path) -> None:
-    shown = watched(STEPS, "--counts").stderr
-    assert "counts  20 launches, 20 kernels, 1 wait for the GPU" in shown
-    assert "waits for the GPU       1  1 cudaStreamSynchronize" in shown
-    assert "counts  20" not in watched(STEPS, "-o", "more").stderr
-
-
 def test_the_diagnosis_follows_on_standard_error(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = watched(f"import sys\n{STEPS}print('out')\nprint('err', file=sys.stderr)")
     assert result.exit_code == ExitCode.MEASURED
@@ -76,14 +69,14 @@ for _ in range(40):
 """
     result = watched(text)
     assert result.exit_code == ExitCode.MEASURED
-    (most_in,) = (line for line in result.stderr.splitlines() if line.split()[:2] == ["most", "in"])
-    assert most_in.split()[2:6] == ["time.sleep", "at", "program.py:4", "load"]
     (path,) = (here / "recording-1").iterdir()
     assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
-    (whose,) = (line for line in result.stderr.splitlines() if line.split()[:1] == ["whose"])
-    slept = re.search(r"waiting in a sleep ([\d.]+) ms", whose)
-    assert slept, whose
-    assert float(slept[1]) > 10, whose
+    said = " ".join(result.stderr.split())
+    slept = re.search(
+        r"waiting in a sleep ([\d.]+) ms, [\d.]+ % of the step, most in time.sleep at program.py:4 load", said
+    )
+    assert slept, said
+    assert float(slept[1]) > 10, said
     without = " ".join(watched(text, "--no-stacks").stderr.split())
     assert "program.py:4" not in without
     assert "record without --no-stacks to name it" in without
@@ -199,7 +192,7 @@ def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monk
 def test_without_a_compiler_and_a_library_the_program_runs_and_one_line_says_why(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(library, "prebuilt", lambda source, machine: here / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda machine: here / "none")
     monkeypatch.setenv("PATH", str(here))
     monkeypatch.delenv("CC", raising=False)
     result = watched(f"import os\nassert 'CUDA_INJECTION64_PATH' not in os.environ\n{STEPS}print('ran')\nexit(5)")

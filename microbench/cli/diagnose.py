@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from microbench.cli.options import ANSWER, COSTS, WHY, Picture
 from microbench.cli.output import check_new, draw, print_bytes, print_json, write_new
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from microbench.diagnosis.changed import Changed, Limit
     from microbench.diagnosis.diagnosis import Diagnosis
 
+Form = Literal["screen", "json", "markdown", "openmetrics"]
 PAGES = (".html", ".htm")
 LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
@@ -83,7 +84,8 @@ def diagnose(
         if page or save or speedscope or perfetto or timeline or limit is not None:
             raise UsageError("counts are compared without pictures and shares of time", "leave the other options out")
         window = {"run": run, "step": step, "from_s": from_s, "to_s": to_s}
-        return _counts(traces, window, of_counts, json=json, markdown=markdown, openmetrics=openmetrics)
+        form: Form = "markdown" if markdown else "openmetrics" if openmetrics else "json" if json else "screen"
+        return _counts(traces, window, of_counts, form, picture)
     files = files_of(traces)
     asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope), ("--perfetto", perfetto))
     if len(files) > 1 and (single := [name for name, given in asked if given]):
@@ -92,7 +94,9 @@ def diagnose(
     several, costs = found.several, found.costs.words
     if page is None and found.files == traces and are_two(several):
         sides = [side(path.name, one) for path, one in zip(traces, several, strict=True)]
-        return _changed(compare(*sides), costs, of_counts, json=json, of_time=fail_on if limit else None)
+        if limit is not None:
+            raise UsageError(f"--fail-on {fail_on} is for one trace", "for BEFORE and AFTER give launches>+0")
+        return _changed(compare(*sides), costs, of_counts, "json" if json else "screen", picture)
     terminal.tell([f"left out: {error.cause}" for error in found.left_out], terminal.open_console(sys.stderr))
     if save is not None:
         if several[0].unwatched is None:
@@ -129,15 +133,7 @@ def _check_ending(path: Path | None, endings: Sequence[str], written_as: str) ->
         )
 
 
-def _counts(
-    traces: list[Path],
-    options: dict[str, Any],
-    of_counts: list[Limit],
-    *,
-    json: bool,
-    markdown: bool,
-    openmetrics: bool,
-) -> int:
+def _counts(traces: list[Path], options: dict[str, Any], of_counts: list[Limit], form: Form, picture: Picture) -> int:
     """Show the counts of one recording, or what changed between two."""
     from microbench.diagnosis.changed import compare
     from microbench.diagnosis.counts import written
@@ -148,38 +144,30 @@ def _counts(
         raise UsageError("counts are those of one file, or of BEFORE and AFTER", "give one or two files")
     sides = [recorded_side(path, **options) for path in traces]
     if len(sides) == 2:
-        return _changed(compare(*sides), "", of_counts, json=json, markdown=markdown)
-    if markdown:
+        return _changed(compare(*sides), "", of_counts, form, picture)
+    if form == "markdown":
         raise UsageError("--markdown says what changed", "give BEFORE and AFTER")
-    if json:
+    if form == "json":
         print_bytes(written(sides[0].counts))
-    elif openmetrics:
+    elif form == "openmetrics":
         print_bytes(drawing.counts_openmetrics(sides[0]).encode())
     else:
-        draw(drawing.counts_screen(sides[0]))
+        draw(drawing.counts_screen(sides[0]), picture)
     return _ended([one for one in of_counts if one.passed(None, sides[0].counts)])
 
 
-def _changed(
-    changed: Changed,
-    costs: str,
-    of_counts: list[Limit],
-    *,
-    json: bool,
-    markdown: bool = False,
-    of_time: str | None = None,
-) -> int:
+def _changed(changed: Changed, costs: str, of_counts: list[Limit], form: Form, picture: Picture) -> int:
     """Show what changed, and end with the exit code of the limits."""
     from microbench.report.sheets import counts as drawing
 
-    if of_time is not None:
-        raise UsageError(f"--fail-on {of_time} is for one trace", "for BEFORE and AFTER give launches>+0")
-    if json:
+    if form == "openmetrics":
+        raise UsageError("--openmetrics is for one recording", "give one file")
+    if form == "json":
         print_json(drawing.changed_answer(changed))
-    elif markdown:
+    elif form == "markdown":
         print_bytes(drawing.changed_markdown(changed).encode())
     else:
-        draw(drawing.changed_screen(changed, costs))
+        draw(drawing.changed_screen(changed, costs), picture)
     if of_counts and changed.why_not:
         raise UsageError(f"--fail-on cannot be judged: {changed.why_not}", "record more steps, or annotate them")
     sides = changed.before.counts, changed.after.counts

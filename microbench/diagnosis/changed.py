@@ -18,7 +18,7 @@ from microbench.analysis.evidence import Finding, Severity
 from microbench.analysis.stats import Interval, median_interval
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time, counted, plain
-from microbench.diagnosis.counts import FIGURES, PLACED, Counting, Counts, Number, count_steps, number
+from microbench.diagnosis.counts import FIGURES, ONE_CALL, PLACED, Counting, Counts, Number, count_steps, number
 from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis, window_of
 from microbench.diagnosis.idle import CAUSES, gaps_of, stretches
 from microbench.diagnosis.kernel_names import bare
@@ -29,7 +29,8 @@ from microbench.traces.trace import Trace
 BOARDS = 0.03
 MOST_PARTS = 24  # of the steps, whose times give an interval
 NAMED = 0.01  # of a step: a cause that takes less is not shown
-MOST_TIMES = 5  # of what repeats, one may be so many of another
+MARKED = ("annotations", "loop", ONE_CALL, "the whole")  # how the words for steps that are surely whole begin
+MOST_TIMES = 64  # of what repeats, one may be so many of another
 ALIKE, NEARER = 0.1, 0.3  # how unlike the counts of matched steps may be, and how much nearer than unmatched ones
 FEWEST = 5  # times that something is expected, and never seen, before it counts as gone
 LIMIT = re.compile(r"([a-z][a-z_ -]*?)\s*>\s*(\+?)\s*(\d+(?:\.\d+)?)\s*(%?)")
@@ -74,7 +75,8 @@ class TimeChange(msgspec.Struct, frozen=True):
 
 class Changed(msgspec.Struct, frozen=True):
     """What changed. ``every`` says how many steps of each side make one. ``some`` are differences in what only some of
-    the steps do. ``chosen`` are families of which a library ran other kernels. ``why_not`` says why nothing can be
+    the steps do. ``chosen`` are families of which a library ran other kernels. ``lacking`` names records
+    that a side may lack, so that it counts too little. ``why_not`` says why nothing can be
     compared."""
 
     before: Side
@@ -83,6 +85,7 @@ class Changed(msgspec.Struct, frozen=True):
     some: tuple[Difference, ...] = ()
     times: tuple[TimeChange, ...] = ()
     chosen: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
     every: tuple[int, int] = (1, 1)
     why_not: str = ""
 
@@ -130,22 +133,21 @@ def compare(before: Side, after: Side) -> Changed:
     differences = [*_differences(one, other, every, (before, after))]
     return Changed(
         before, after, tuple(differences), tuple(_some(one, other)), tuple(_times(before, after, every)),
-        tuple(_chosen(one, other)), every,
+        tuple(_chosen(one, other)), (*_lacking(before), *_lacking(after)), every,
     )  # fmt: skip
 
 
 def _matched(one: Counts, other: Counts) -> tuple[int, int]:
     """How many steps of each side are one: what repeats may be a part of a step on one side, and several on the
     other."""
-    marked = all(counts.of.startswith(("annotations", "loop", "one call", "the whole")) for counts in (one, other))
-    pairs = (
-        [(1, 1)]
-        if marked
-        else [(1, 1), *((n, 1) for n in range(2, MOST_TIMES + 1)), *((1, n) for n in range(2, MOST_TIMES + 1))]
-    )
-    unlike = {pair: _unlike(one, other, pair) for pair in pairs}
-    best = min(pairs, key=lambda pair: unlike[pair])
-    return best if unlike[best] <= ALIKE and unlike[best] < NEARER * unlike[1, 1] else (1, 1)
+    marked = all(counts.of.startswith(MARKED) for counts in (one, other))
+    totals = [sum(counts.kernels.values()) for counts in (one, other)]
+    if marked or not all(totals):
+        return 1, 1
+    several = max(min(round(max(totals) / min(totals)), MOST_TIMES), 1)
+    every = (several, 1) if totals[0] < totals[1] else (1, several)
+    unlike = _unlike(one, other, every)
+    return every if unlike <= ALIKE and unlike < NEARER * _unlike(one, other, (1, 1)) else (1, 1)
 
 
 def _unlike(one: Counts, other: Counts, every: tuple[int, int]) -> float:
@@ -221,6 +223,14 @@ def _some(one: Counts, other: Counts) -> Iterator[Difference]:
 def _of(counts: Counts, figure: str, named: str) -> Number:
     table = {"kernels": counts.kernels, "copies": counts.copies}.get(figure, {}) if named else counts.figures
     return table.get(named or figure, 0)
+
+
+def _lacking(one: Side) -> Iterator[str]:
+    """What the recording may lack of what is counted."""
+    for check in one.diagnosis.health if one.diagnosis is not None else ():
+        lost = check.name.startswith("lost: ") and check.forbids
+        if lost or check.name in ("launches without work", "graphs without their kernels"):
+            yield f"{one.name} has {check.words}"
 
 
 def _chosen(one: Counts, other: Counts) -> Iterator[str]:
@@ -337,11 +347,11 @@ def verdict(changed: Changed) -> Finding:
     told = [one for one in changed.figures if one.figure != "kernels_in_graphs"]
     more, fewer = ([one for one in told if (one.more > 0) == rising] for rising in (True, False))
     worse = [one for one in more if one.figure != "replays" or all(other.figure != "launches" for other in fewer)]
-    severity: Severity = "warning" if worse else "good"
+    severity: Severity = "warning" if worse or changed.lacking else "good"
     if changed.why_not:
         severity, title = "warning", f"Nothing can be compared: {changed.why_not}"
     elif not changed.differences:
-        severity, title = "good", f"The counts of a step are the same: {figure_words(changed.after.counts)}"
+        title = f"The counts of a step are the same: {figure_words(changed.after.counts)}"
     else:
         listed = ", ".join(change_words(one) for one in (more + fewer)[:4]) or "as many kernels and copies as before"
         how = " and ".join(word for word, of in (("more", more), ("less", fewer)) if of) or "other work"

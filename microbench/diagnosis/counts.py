@@ -204,6 +204,7 @@ class Counting:
             owner = np.zeros(len(work), np.int64)
         self._group_of_work = owner
         self.figure_of_call = self._figures()
+        self._named: dict[tuple[int, int, int], str] = {}  # places, by thread, stack and call
 
     @property
     def steps(self) -> int:
@@ -400,15 +401,21 @@ class Counting:
             self._slices[thread] = slices(self._trace, thread)
         of = self._slices[thread]
         at_ns = row["begin_ns"] if self._trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
-        slice_ = int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1
-        names = list(reversed(of.stacks[int(of.path[slice_])]))  # the innermost first
-        line = next((name for name in names if owner_of([name])[0] == OWN), "") or next(
-            filter(FUNCTION.search, names), ""
-        )
-        inner = next((name for name in names if "::" in name and not FUNCTION.search(name)), "")
-        words = [name_of(self._trace, int(row["name"])), *([f"in {inner}"] if inner else [])]
-        words += [f"at {_line(line)}"] if line else []
-        return plain(" ".join(words), LONGEST_PLACE)
+        path = int(of.path[int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1])
+        key = (thread, path, int(row["name"]))
+        if key not in self._named:
+            self._named[key] = _words(name_of(self._trace, key[2]), of.stacks[path])
+        return self._named[key]
+
+
+def _words(call: str, stack: Sequence[str]) -> str:
+    """A call with the operator around it and the program's line around that; the outermost range comes first."""
+    names = [name[:LONGEST_NAME] for name in reversed(stack)]
+    own = (name for name in names if owner_of([name])[0] == OWN)
+    line = next(own, "") or next(filter(FUNCTION.search, names), "")
+    inner = next((name for name in names if "::" in name and not FUNCTION.search(name)), "")
+    words = [call, *([f"in {inner}"] if inner else []), *([f"at {_line(line)}"] if line else [])]
+    return plain(" ".join(words), LONGEST_PLACE)
 
 
 def _pageable(trace: Trace) -> BoolArray:

@@ -13,13 +13,13 @@ import msgspec
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent
+from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import Check, checks, forbidden
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
-from microbench.diagnosis.owners import WAITING_IN
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
@@ -520,7 +520,7 @@ def _without(
     ends = [scaled(workload, end_s / step.unwatched_s) for end_s in (step.unwatched_s, step.low_s, step.high_s)]
     alone_s = [step_time(one, fit, "stream") for one in ends]
     each_s = {owner: sum(owned.values()) / typical.steps for owner, owned in typical.owned.items()}
-    largest = sorted((owner for owner in each_s if typical.paced_s is None or owner.startswith(WAITING_IN)),
+    largest = sorted((owner for owner in each_s if typical.paced_s is None or owner.startswith(f"{owners.WAITING}in ")),
                      key=lambda owner: -each_s[owner])[:MOST_OWNERS]  # fmt: skip
     found = {}
     for owner in largest:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from microbench.traces.recording import unmangled
 
-LONGEST = 200
+LONGEST, LONGEST_READ = 200, 4096  # characters of a family, and of a name that are read
 OWN = "the program"  # whose kernels are not known to be a library's
 
 
@@ -100,7 +100,7 @@ def family(name: str) -> Family:
     """The family of a kernel by its name, mangled or not, with or without its arguments; that of a family's name."""
     if name in NAMED:
         return NAMED[name]
-    name = COPIED.sub("", UNNAMED.sub("", name)).removeprefix("void ").strip()
+    name = COPIED.sub("", UNNAMED.sub("", name[:LONGEST_READ])).removeprefix("void ").strip()
     if not NATIVE.match(name):
         for pattern, chosen in CHOSEN:
             if found := pattern.search(name):

@@ -12,11 +12,11 @@ from microbench.diagnosis.host_time import BACKWARD, LINE_OF_CODE
 from microbench.diagnosis.idle import BETWEEN, Idle
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
-NAMELESS, IMPORTS, PYTHONS, WAITING_IN = "host code without a name", "imports", "Python's ", "waiting in "
+NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
-FUNCTION = re.compile(r"(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
-PACKAGES = re.compile(r"(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
+FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
+PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
 FROZEN = re.compile(r"<frozen (\w+)")
 OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
 # Parts of packages by how their paths and their ranges begin.
@@ -42,7 +42,7 @@ HELPS = {
     "cupy": "a graph saves it: stream.begin_capture()",
     OWN: "do it once, or ahead in another process",
     LIBRARY: "do it once, or ahead in another process",
-    "waiting for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
+    f"{WAITING}for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
     IMPORTS: "import before the loop",
     f"{PYTHONS}logging": "log less, or from another thread",
     f"{PYTHONS}warnings": "mend what warns",
@@ -53,7 +53,7 @@ HELPS = {
 PLACE = r"(?:.*/)?{}\.py(?:\(\d+\):)? (?:.*\.)?"
 BUILT = r"<built-in (?:method|function) "
 WAITS = tuple(
-    (re.compile("|".join(patterns)), f"{WAITING_IN}{what}", helps)
+    (re.compile("|".join(patterns)), f"{WAITING}in {what}", helps)
     for what, helps, patterns in (
         ("a sleep", "no sleep in the loop", (r"(time\.)?sleep at ", rf"{BUILT}sleep")),
         (
@@ -138,8 +138,10 @@ def _of_name(name: str) -> str:
     path = PACKAGES.sub("", function["path"]) if function is not None else name
     if part := next((words for begin, words in PARTS if path.startswith(begin)), ""):
         return part
+    if function is None and (OPERATOR.match(name) or LINE_OF_CODE.search(name)):
+        return OPERATORS if OPERATOR.match(name) else OWN
     if function is None:
-        return OPERATORS if OPERATOR.match(name) else OWN if LINE_OF_CODE.search(name) else name
+        return name if name in HELPS else f"code in {name}"  # of an annotation
     first, *rest = path.split("/")
     package = first.removesuffix(".py")
     if package in sys.stdlib_module_names:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from microbench.core.units import plain
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES, Stack
-from microbench.diagnosis.lanes import IDLE, Lane, Piece
+from microbench.diagnosis.idle import CAUSES, Cause, Stack
+from microbench.diagnosis.lanes import IDLE, LONGEST_NAME, Lane, Piece
 
 SPEEDSCOPE = "https://www.speedscope.app/file-format-schema.json"
 
@@ -78,17 +79,19 @@ def flame(diagnosis: Diagnosis, most_rows: int, smallest: float) -> tuple[Lane, 
     root, count = tree(diagnosis), diagnosis.steps.count if diagnosis.steps is not None else 1
     lanes: list[list[Piece]] = [[] for _ in range(most_rows)]
 
-    def laid(node: Node, begin_ns: int, cause: int, depth: int) -> None:
-        begin_s, end_s = (at_ns * 1e-9 / count for at_ns in (begin_ns, begin_ns + node.ns))
-        lanes[depth].append(Piece(begin_s, end_s, node.name, CAUSES[cause]))
+    def laid(node: Node, begin_ns: int, cause: Cause, depth: int) -> None:
+        end_ns = begin_ns + node.ns
+        piece = Piece(begin_ns * 1e-9 / count, end_ns * 1e-9 / count, plain(node.name, LONGEST_NAME), cause)
+        lanes[depth].append(piece)
         for one in node.within if depth + 1 < most_rows else ():
             if one.ns >= smallest * root.ns:
                 laid(one, begin_ns, cause, depth + 1)
             begin_ns += one.ns
 
     begin_ns = 0
+    causes: dict[str, Cause] = {cause: cause for cause in CAUSES}
     for node in root.within:
-        laid(node, begin_ns, CAUSES.index(node.name), 0)
+        laid(node, begin_ns, causes[node.name], 0)
         begin_ns += node.ns
     return tuple(Lane("", tuple(pieces)) for pieces in lanes if pieces)
 

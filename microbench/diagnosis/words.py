@@ -24,7 +24,7 @@ from microbench.diagnosis.diagnosis import (
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
-from microbench.diagnosis.owners import NAMELESS, Owner, owners
+from microbench.diagnosis.owners import NAMELESS, WAITING, Owner, owners
 from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
 from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Processor, Trace, name_of
@@ -137,7 +137,7 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
     said = (
         f"{plain(owner.name)} {as_time(each(diagnosis, owner.seconds))}, {percent(owner.seconds / span_s)} of {whole}"
     )
-    if owner.most not in ("", owner.name):
+    if not owner.name.endswith(owner.most):
         said += f", most in {plain(owner.most, LONGEST_NAME)} {as_time(each(diagnosis, owner.most_s))}"
     helps = owner.helps
     if owner.name == NAMELESS:
@@ -572,7 +572,8 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         most = next(iter(owners(diagnosis.idle)), None) if diagnosis.idle is not None else None
         whose = ""
         if most is not None and most.name != NAMELESS and 2 * each(diagnosis, most.seconds) > pauses_s:
-            whose = f", most of it in {plain(most.name)}: {plain(most.most, LONGEST_NAME)}"
+            within = "" if most.name.startswith(WAITING) else "in "
+            whose = f", most of it {within}{plain(most.name)}: {plain(most.most, LONGEST_NAME)}"
         removed = next((one for one in diagnosis.remedies if one.name == "pauses"), None)
         gain = f"; without it a step is {times(removed.speedup)} as fast" if removed is not None else ""
         yield Finding(

@@ -35,7 +35,7 @@ MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, OVERHEAD, PEER_MEMCPY, CUDA_EVENT, SYNC
 # many of them were taken too late, ``place`` the thread, and ``name`` the key of the innermost frame.
 SAMPLES = 0xFF03
 SAMPLE_NS = 2_000_000  # from one sample to the next in the mean, as intended
-FOLLOWING_NS = 10_000_000  # samples further apart are not consecutive
+FOLLOWING_NS = 30_000_000  # samples further apart are not consecutive
 SAMPLES_ROW = struct.Struct("<HHIqqIIIIQQQ")
 
 # A row of this kind is a collection of Python's garbage; ``place`` is the thread, and ``size`` the generation.

@@ -32,7 +32,8 @@ MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
 LOCALS = "<locals>."
 SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a processor, that is noted
-MAIN_THREADS = "/proc/self/schedstat"  # ns on a processor, ns ready to run without one
+# Of the main thread and of this one: ns on a processor, ns ready to run without one.
+MAIN_THREADS, OWN = "/proc/self/schedstat", "/proc/thread-self/schedstat"
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 UNWANTED_S = 0.05
 # Functions in C that wait: a frame that calls one does not run Python.
@@ -69,6 +70,22 @@ def _allowed_cores() -> float:
 def _may_wait(code: Any) -> bool:
     """Whether code calls a function of a waiting one's name, or enters a context, which may be a lock."""
     return not WAITING.isdisjoint(code.co_names) or not ENTERING.isdisjoint(code.co_code[::2])
+
+
+class Lacked:
+    """The kernel's count of what a thread had of the processors; kept open, because it is read with each sample."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._file = path, -1
+
+    def now(self) -> tuple[int, int]:
+        """The ns on a processor, and those ready to run without one; 0 where the kernel does not say."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._file < 0:
+                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            ran_ns, ready_ns, _ = map(int, os.pread(self._file, 100, 0).split())
+            return ran_ns, ready_ns
+        return 0, 0
 
 
 def _waits_in(code: Any, line: int, at: int) -> str:
@@ -146,7 +163,8 @@ class Sampler:
         self._collects_ns = 0  # when the collection of garbage that goes on began
         self._since: tuple[int, int, int] | None = None  # of the main thread: now, on a processor, ready to run; in ns
         self._processor = [0, 0, 0]  # the same of all samples
-        self._file, self._absent_ns = -1, 0  # the kernel's count, and the end of the last time without a processor
+        self._main, self._own, self._lacked_ns = Lacked(MAIN_THREADS), Lacked(OWN), 0
+        self._absent_ns = 0  # the end of the main thread's last time without a processor
         self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples and late ones
 
     def run(self) -> None:
@@ -162,10 +180,10 @@ class Sampler:
                         return
                     self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
                     wanted = not self.impossible and bool(self._shared.window_open)
-                    if wanted or self._since is not None:
-                        self._account(wanted)
                     if wanted:
                         self._sample(began_ns - due_ns)
+                    if wanted or self._since is not None:
+                        self._account(wanted)
                     takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
@@ -188,15 +206,15 @@ class Sampler:
         """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
 
         Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
-        function that made it wait.
+        function that made it wait. What that function waits in by then came later. Nothing before gives the lock up.
         """
         now_ns, own = time.time_ns() + self._ahead_ns, _thread.get_ident()
-        late = waited_ns > cells.SAMPLE_NS
+        stacks = [(thread, *self._stack(frame)) for thread, frame in sys._current_frames().items() if thread != own]
+        late, (_, lacked_ns) = waited_ns > cells.SAMPLE_NS, self._own.now()
+        kept, self._lacked_ns = late and waited_ns > 2 * (lacked_ns - self._lacked_ns), lacked_ns
         since_ns = now_ns - waited_ns if late else now_ns
-        for thread, frame in sys._current_frames().items():
-            if thread == own:
-                continue
-            innermost, number = self._stack(frame), thread & THREAD
+        for thread, runs, waits in stacks:
+            innermost, number = runs if kept else waits, thread & THREAD
             run = self._open.get(number)
             begin_ns = since_ns
             if run is not None:
@@ -222,12 +240,7 @@ class Sampler:
 
         It had one until this thread got Python's lock from it, so what it ran is taken to lie around the wait.
         """
-        ran_ns = ready_ns = 0
-        with contextlib.suppress(OSError, ValueError):
-            if self._file < 0:
-                self._file = os.open(MAIN_THREADS, os.O_RDONLY | os.O_CLOEXEC)
-            ran_ns, ready_ns, _ = map(int, os.pread(self._file, 100, 0).split())
-        now = time.monotonic_ns(), ran_ns, ready_ns
+        now = time.monotonic_ns(), *self._main.now()
         if self._since is not None:
             passed_ns, ran_ns, ready_ns = (now[at] - was for at, was in enumerate(self._since))
             had_ns = self._processor
@@ -245,8 +258,9 @@ class Sampler:
         frame, begin_ns, end_ns, count, late = run
         self._cells.append(cells.samples(thread, frame, begin_ns, end_ns, count, late))
 
-    def _stack(self, frame: Any) -> int:
-        """The key of a frame and of all that called it; of the outermost known ones where too many are known."""
+    def _stack(self, frame: Any) -> tuple[int, int]:
+        """The key of a frame and of all that called it, of the outermost known ones where too many are known; and that
+        of the function in C in which it waits, the same without one."""
         while frame is not None and frame.f_code.co_filename.startswith(HERE):
             frame = frame.f_back  # Python calls the recorder when it collects garbage
         at = frame.f_lasti if frame is not None else -1
@@ -260,7 +274,7 @@ class Sampler:
             known = self._frames.get(place)
             if known is None:
                 if len(self._frames) >= MOST_LINES:
-                    return key
+                    return key, key
                 known = self._frames[place] = len(self._frames) + 1
                 self._code[id(code)] = code
                 own = self._places.is_own(code.co_filename)
@@ -269,21 +283,21 @@ class Sampler:
                 self._cells.append(cells.text(cells.FRAME, known, words))
             key = known
         if not places:
-            return key
+            return key, key
         code, number = places[0]
         may_wait = self._may_wait.get(id(code))
         if may_wait is None:
             may_wait = self._may_wait[id(code)] = _may_wait(code)
         if not may_wait or at < 0:
-            return key
-        waits = key, -1, at
-        known = self._frames.get(waits)
+            return key, key
+        place = key, -1, at
+        known = self._frames.get(place)
         if known is None:
             called = _waits_in(code, number or 0, at)
-            known = self._frames[waits] = len(self._frames) + 1 if called else key
+            known = self._frames[place] = len(self._frames) + 1 if called else key
             if called:
                 self._cells.append(cells.text(cells.FRAME, known, f"{key} {called}"))
-        return known
+        return key, known
 
     def _flush(self) -> bool:
         """Write all rows, also of samples that may go on. Returns whether the recording goes on."""

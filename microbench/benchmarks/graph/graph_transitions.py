@@ -11,7 +11,7 @@ Reading
     dearer than a kernel that writes the same bytes.
 """
 
-from typing import cast, get_args
+from typing import get_args
 
 from microbench.experiments.graph.transitions import IN_MEMORY, Transition, transitions
 from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Meter, Metric, Results, always
@@ -21,10 +21,9 @@ KINDS: tuple[str, ...] = get_args(Transition)
 INTERVALS = {"around": Between(0, 2), "to": Between(0, 1), "from": Between(1, 2)}
 
 
-def measure(gpu: Gpu, meter: Meter, transition: str, submitted: str) -> Results:
-    kind = cast(Transition, transition)
-    work = transitions(gpu, kind, submitted == "graph")
-    metrics = INTERVALS if kind in IN_MEMORY else {"around": INTERVALS["around"]}
+def measure(gpu: Gpu, meter: Meter, transition: Transition, submitted: str) -> Results:
+    work = transitions(gpu, transition, submitted == "graph")
+    metrics = INTERVALS if transition in IN_MEMORY else {"around": INTERVALS["around"]}
     checked = "each kernel began behind the one before, and the word arrived"
     yield from meter.collect_stamps(lambda: work.stamps(RUNS), metrics, clock="device", verified=checked)
 

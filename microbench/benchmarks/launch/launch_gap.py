@@ -18,11 +18,12 @@ Reading
     launches into a second stream lengthen a graph's gaps for good.
 """
 
-from typing import cast, get_args
+from functools import partial
+from typing import get_args
 
 import msgspec
 
-from microbench.experiments.graph.kernels import SPIN_NS, KernelChain, KernelWork, kernel_chain
+from microbench.experiments.graph.kernels import SPIN_NS, KernelWork, kernel_chain
 from microbench.gpu.protocol.gpu import LAUNCH_STREAMS, STREAMS_VARIABLE, Gpu
 from microbench.meter.alternating import device_difference
 from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Launch, Metric, Params, Results, Skip
@@ -43,22 +44,13 @@ def process(params: Params) -> str:
     return f"launch_gap one {few}" if params["launch_streams"] == "one" else "launch_gap two"
 
 
-def measure(gpu: Gpu, meter: Meter, kernel: str, blocks: str, functions: str, launch_streams: str) -> Results:
+def measure(gpu: Gpu, meter: Meter, kernel: KernelWork, blocks: str, functions: str, launch_streams: str) -> Results:
     each, threads = BLOCKS[blocks]
     if gpu.info.sm_count is None:
         raise Skip("needs the GPU's number of SMs")
     grid = each if blocks == "one" else each * gpu.info.sm_count
-
-    def chain(count: int) -> KernelChain:
-        return kernel_chain(
-            gpu,
-            cast(KernelWork, kernel),
-            count,
-            blocks=grid,
-            block_threads=threads,
-            alternating=functions == "alternating",
-        )
-
+    alternating = functions == "alternating"
+    chain = partial(kernel_chain, gpu, kernel, blocks=grid, block_threads=threads, alternating=alternating)
     long, short = chain(LONG_STREAM), chain(SHORT_STREAM)
     verified = long.check()
     stream = device_difference(meter, "stream", long.stream, short.stream, parts=LONG_STREAM - SHORT_STREAM)

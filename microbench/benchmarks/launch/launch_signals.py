@@ -17,7 +17,7 @@ Reading
 """
 
 from collections.abc import Mapping
-from typing import cast, get_args
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -27,7 +27,6 @@ from microbench.experiments.launch.stream_signals import SignalWay, stream_signa
 from microbench.meter.benchmark import NANOSECOND_S, Between, Fact, Gpu, IntArray, Meter, Metric, Results
 
 PAIRS = 50
-WAYS: tuple[SignalWay, ...] = get_args(SignalWay)
 QUICK = ("same_stream", "event", "host_function", "write_wait")
 DEFAULT = ("same_stream", "event", "event_timed", "host_function", "write_32", "wait_ready", "wait_32", "write_wait")
 # Columns of SignalStamps.
@@ -43,13 +42,13 @@ def intervals(way: str) -> Mapping[str, Between]:
     return {"between": BETWEEN, **to_host, **from_host}
 
 
-def measure(gpu: Gpu, meter: Meter, way: str) -> Results:
-    kind, wanted = cast(SignalWay, way), intervals(way)
-    step_s = stream_signals(gpu, kind, PAIRS).step_ns * NANOSECOND_S
+def measure(gpu: Gpu, meter: Meter, way: SignalWay) -> Results:
+    wanted = intervals(way)
+    step_s = stream_signals(gpu, way, PAIRS).step_ns * NANOSECOND_S
     round_trips_ns: list[int] = []
 
     def stamps() -> IntArray:
-        signals = stream_signals(gpu, kind, PAIRS)
+        signals = stream_signals(gpu, way, PAIRS)
         round_trips_ns.append(signals.round_trip_ns)
         return signals.stamps
 
@@ -68,6 +67,6 @@ BENCHMARK = Benchmark(
         Metric("to_host", "time", "s", "from the first kernel's last instruction until the host sees its signal"),
         Metric("from_host", "time", "s", "from the host's answer until the second kernel's first instruction"),
     ),
-    axes={"way": Axis("what stands between two kernels", QUICK, DEFAULT, WAYS)},
+    axes={"way": Axis("what stands between two kernels", QUICK, DEFAULT, get_args(SignalWay))},
     late=always,
 )

@@ -12,24 +12,22 @@ Reading
     link in its way, and keeps the SMs busy meanwhile. Where batched is no faster than loop, the driver copies in turn.
 """
 
-from typing import cast, get_args
+from typing import get_args
 
 from microbench.experiments.link.batch import BatchWay, batched_copy
 from microbench.experiments.link.pipeline import pieces
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
-WAYS: tuple[str, ...] = get_args(BatchWay)
 
-
-def measure(gpu: Gpu, meter: Meter, way: str, piece_bytes: int, pieces_copied: int) -> Results:
-    yield from pieces(meter, batched_copy(gpu, cast(BatchWay, way), piece_bytes, pieces_copied))
+def measure(gpu: Gpu, meter: Meter, way: BatchWay, piece_bytes: int, pieces_copied: int) -> Results:
+    yield from pieces(meter, batched_copy(gpu, way, piece_bytes, pieces_copied))
 
 
 BENCHMARK = Benchmark(
     title="Many small copies",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of all pieces over the host time until they are there"),),
     axes={
-        "way": Axis.same("how the pieces are copied", WAYS),
+        "way": Axis.same("how the pieces are copied", get_args(BatchWay)),
         "piece_bytes": Axis.sizes(
             "bytes of a piece", "4 KiB", "4 16 28 64 KiB", "1 4 16 28 64 256 KiB", least="16 B", most="64 MiB"
         ),

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from microbench.gpu.cuda.submit import CallRow, Parameters, Program, capture, launch
+from microbench.gpu.cuda.submit import CallRow, Parameters, capture, launch, loaded
 from microbench.gpu.cuda.timing import SpinGate
 from microbench.gpu.experiment import Case, Launch, MeasurementError, check, driver, loops
 
@@ -186,9 +186,7 @@ class Sets:
         for index in range(ordered):
             row = (self._words[0].address, snapshots.at(index * ordered), ordered)
             calls += [self._row(0, index), CallRow.of(launch(self._case, function, Launch(), Parameters([row])))]
-        program = Program(calls)
-        program(1)  # loads the code, which capture would not
-        self._case.synchronize()
+        program = loaded(self._case, calls)
         graph = capture(stream, lambda: program(1))
         executable = check(driver.cuGraphInstantiate(graph, 0))
         wanted = self._poison(0)

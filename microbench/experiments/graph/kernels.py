@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from microbench.experiments.graph.effects import CHECKED
-from microbench.gpu.cuda.submit import CallRow, Parameters, Program, captured, launch, replay
+from microbench.gpu.cuda.submit import CallRow, Parameters, captured, launch, loaded, replay
 from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, Submit, experiment
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, Node, Scoped, call_of, graph_of, replay_of
 
@@ -47,10 +47,7 @@ class KernelChain:
         ]
         self._sums = np.zeros(self._places, dtype=np.uint32)
         np.add.at(self._sums, np.arange(count) // len(names) % self._places, 1 + np.arange(count) % len(names))
-        program = Program([calls[index % len(calls)] for index in range(count)])
-        program(1)  # loads the code, which capture would not
-        case.synchronize()
-        self.stream = program
+        self.stream = program = loaded(case, [calls[index % len(calls)] for index in range(count)])
         executable, nodes = captured(case, case.stream(0), lambda: program(1))
         if nodes != count:
             raise MeasurementError(f"{count} launches became a graph of {nodes} nodes")

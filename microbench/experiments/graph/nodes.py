@@ -10,7 +10,7 @@ from microbench.experiments.graph import effects
 from microbench.experiments.graph.changes import RESULT_WORDS, UPDATE_FAILURE, refusal, refuses
 from microbench.experiments.graph.launches import nodes_of
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, executable, replay
+from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, executable, loaded, replay
 from microbench.gpu.experiment import Case, IntArray, Skip, Submit, driver, experiment, loops
 from microbench.gpu.fake.machine import FakeSubmit, Machine, Scoped, call_of_kind, graph_of, node_of, replay_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, require_capability, require_driver
@@ -84,9 +84,7 @@ class NodeChain:
         self._checked: Submit | None = None  # the calls of the stream, if their effect can be checked
         if kind not in BUILT:
             calls = self._effects.rows(0, captured=False)
-            program = Program(calls)
-            program(1)  # loads the code, which capture would not
-            case.synchronize()
+            program = loaded(case, calls)
             self._checked = None if kind in WITHOUT_EFFECT else program
             self.stream = Program(calls, single=True)
         self._programs: list[Program] = []  # kept: captured nodes point to them
@@ -118,8 +116,7 @@ class NodeChain:
             program = Program(shown.rows(target, captured=True))
             self._programs.append(program)
             if isinstance(shown, effects.Framed | effects.Waits):
-                Program([shown.frame.row(target, 0)])(1)  # loads the code, which capture would not
-                self._case.synchronize()
+                loaded(self._case, [shown.frame.row(target, 0)])
             return capture(self._stream_handle, lambda: program(1))
         graph = check(driver.cuGraphCreate(0))
         before: list[Any] = []

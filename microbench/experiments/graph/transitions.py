@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from microbench.gpu.cuda.submit import CallRow, Parameters, Program, captured, launch, replay
+from microbench.gpu.cuda.submit import CallRow, Parameters, Program, captured, launch, loaded, replay
 from microbench.gpu.cuda.timing import SpinGate
 from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, Submit, experiment
 from microbench.gpu.fake.machine import Machine, call_of_kind
@@ -27,9 +27,7 @@ class Transitions:
         self._source[0] = VALUE
         self._out = case.device_memory(96)  # begin and end of four kernels; when a word was seen, written; two words
         self._seen, self._word = self._out + 64, self._out + 80
-        program = Program(self._calls())
-        program(1)  # loads the code, which capture would not
-        case.synchronize()
+        program = loaded(case, self._calls())
         self._submit: Submit = program
         if graph:
             self._submit = replay(captured(case, case.stream(0), lambda: program(1))[0], case.stream(0))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from microbench.experiments.link.boards import board, require_gpus
-from microbench.experiments.link.copies import Ends, copy_submit
+from microbench.experiments.link.copies import Ends
 from microbench.experiments.link.simulated_wires import Movements, from_gpu, to_gpu
 from microbench.gpu.cuda.buffers import HostBuffer
 from microbench.gpu.cuda.submit import DriverSubmit
@@ -29,8 +29,8 @@ class Concurrent:
             with gpu.current():
                 # Near its own GPU: otherwise several GPUs would share the link between the processors.
                 host = HostBuffer(gpu.case, "pinned", size_bytes, gpu.node)
-                self._ends.append(Ends(gpu.case, host, size_bytes, to_device=direction == "h2d"))
-                self._submits.append(copy_submit(self._ends[-1], direction, gpu.stream))
+                self._ends.append(Ends(gpu.case, host, size_bytes, direction))
+                self._submits.append(self._ends[-1].by_engine(gpu.stream))
                 self._events.append([gpu.case.event(timed=True) for _ in range(2)])
 
     def take_s(self, count: int) -> FloatArray | None:

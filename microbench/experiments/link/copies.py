@@ -6,9 +6,9 @@ from typing import Literal
 
 from microbench.core.model import Fact
 from microbench.core.ops import Copy, Launch
-from microbench.gpu.cuda.buffers import HostBuffer, Patterns, require_node
+from microbench.gpu.cuda.buffers import Copied, HostBuffer, require_node
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, copy, launch
-from microbench.gpu.experiment import Case, MeasurementError, Skip, Submit, check, driver, experiment
+from microbench.gpu.experiment import Case, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.costs import Traffic
 from microbench.gpu.fake.machine import FakeProgram, Machine, call_of
 from microbench.gpu.fake.transfers import WARP_THREADS, FakeTransfer, require_host_memory
@@ -20,71 +20,44 @@ COPY_THREADS = 512
 BUSY_FACT = "others_busy_throughout"
 
 
-class Ends:
-    """The two ends of a movement, a host buffer and device memory: one is the source of a pattern."""
+class Ends(Copied):
+    """A host buffer and device memory: one is the source of a pattern, the other its destination.
+
+    ``ends`` are both as the GPU addresses them, the source first. ``submit`` is set where the ends are a Transfer.
+    """
+
+    submit: Submit
 
     def __init__(
-        self, case: Case, host: HostBuffer, size_bytes: int, *, to_device: bool, offset_bytes: int = 0
+        self, case: Case, host: HostBuffer, size_bytes: int, direction: Direction, offset_bytes: int = 0
     ) -> None:
-        self._case = case
-        self._host = host
-        self._offset_bytes = offset_bytes
-        self._to_device = to_device
-        self._patterns = Patterns(case)
-        self._seed = 0
-        self.size_bytes = size_bytes
-        self.host = host.address + offset_bytes
-        self.device = case.device_memory(size_bytes)
+        self.size_bytes, self._direction = size_bytes, direction
+        self.host, self.device = host.address + offset_bytes, case.device_memory(size_bytes)
         # The GPU cannot reach pageable memory: its pattern goes through device memory of its own.
         self._aside = None if host.device_address else case.device_memory(size_bytes)
+        mapped = self._aside or (host.device_address or 0) + offset_bytes
+        self.ends = (mapped, self.device) if direction == "h2d" else (self.device, mapped)
+        super().__init__(case, *self.ends, size_bytes)
 
-    @property
-    def mapped(self) -> int:
-        """The host buffer as the GPU addresses it. Raises MeasurementError for pageable memory."""
-        if self._host.device_address is None:
-            raise MeasurementError("pageable memory has no address on the GPU")
-        return self._host.device_address + self._offset_bytes
+    def by_engine(self, stream: int) -> DriverSubmit:
+        """One asynchronous copy of the whole buffer in a CUstream."""
+        return copy(self._direction, self.device, self.host, self.size_bytes, stream)
 
     def fresh(self) -> None:
-        self._seed += 1
-        if self._to_device:
-            self._write_host(poison=False)
-            self._patterns.poison(self.device, self.size_bytes, self._seed)
-        else:
-            self._patterns.fill(self.device, self.size_bytes, self._seed)
-            self._write_host(poison=True)
-
-    def check(self) -> str:
-        """Compare the destination: device memory in place, host memory by another way than the measured copy."""
-        if self._to_device:
-            self._patterns.verify(self.device, self.size_bytes, self._seed, "device memory")
-            return "every byte compared on the GPU"
-        if self._aside is None:
-            self._patterns.verify(self.mapped, self.size_bytes, self._seed, "host memory")
-            return "every byte compared by a kernel that reads the host's memory"
-        check(driver.cuMemcpyHtoD(self._aside, self.host, self.size_bytes))
-        self._patterns.verify(self._aside, self.size_bytes, self._seed, "host memory")
-        return "every byte copied back and compared on the GPU"
-
-    def _write_host(self, *, poison: bool) -> None:
-        address = self.mapped if self._aside is None else self._aside
-        write = self._patterns.poison if poison else self._patterns.fill
-        write(address, self.size_bytes, self._seed)
+        super().fresh()
         if self._aside is not None:
             check(driver.cuMemcpyDtoH(self.host, self._aside, self.size_bytes))
 
-
-def copy_submit(ends: Ends, direction: Direction, stream: int) -> DriverSubmit:
-    """One asynchronous copy of the whole buffer in a CUstream."""
-    return copy(direction, ends.device, ends.host, ends.size_bytes, stream)
-
-
-class _Moved:
-    """A Transfer between two ends."""
-
-    def __init__(self, ends: Ends, submit: Submit, *, blocks: bool = False) -> None:
-        self.submit, self.blocks = submit, blocks
-        self.size_bytes, self.fresh, self.check = ends.size_bytes, ends.fresh, ends.check
+    def check(self) -> str:
+        """Compare the destination: device memory in place, host memory by another way than the measured copy."""
+        if self._direction == "h2d":
+            return super().check()
+        if self._aside is not None:
+            check(driver.cuMemcpyHtoD(self._aside, self.host, self.size_bytes))
+        self._patterns.verify(self._destination, self.size_bytes, self._seed, "host memory")
+        if self._aside is not None:
+            return "every byte copied back and compared on the GPU"
+        return "every byte compared by a kernel that reads the host's memory"
 
 
 def _engine_copy(
@@ -93,8 +66,9 @@ def _engine_copy(
     """A copy by a copy engine. The host buffer lies on NUMA node ``node``, by default on the caller's node."""
     if node is not None:
         require_node(node)
-    ends = Ends(case, HostBuffer(case, memory, size_bytes, node), size_bytes, to_device=direction == "h2d")
-    return _Moved(ends, copy_submit(ends, direction, case.stream(0)), blocks=memory == "pageable")
+    ends = Ends(case, HostBuffer(case, memory, size_bytes, node), size_bytes, direction)
+    ends.submit, ends.blocks = ends.by_engine(case.stream(0)), memory == "pageable"
+    return ends
 
 
 def _kernel_copy(case: Case, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> Transfer:
@@ -104,10 +78,9 @@ def _kernel_copy(case: Case, access: Access, width_bytes: int, offset_bytes: int
     boundary: accesses stay aligned to their own width, but the offset splits the lines of a warp.
     """
     host = HostBuffer(case, "pinned", size_bytes + offset_bytes)
-    reads = access == "read"
-    ends = Ends(case, host, size_bytes, to_device=reads, offset_bytes=offset_bytes)
-    source, destination = (ends.mapped, ends.device) if reads else (ends.device, ends.mapped)
-    return _Moved(ends, copy_by_sms(case, source, destination, size_bytes, width_bytes))
+    ends = Ends(case, host, size_bytes, "h2d" if access == "read" else "d2h", offset_bytes)
+    ends.submit = copy_by_sms(case, *ends.ends, size_bytes, width_bytes)
+    return ends
 
 
 def copy_by_sms(case: Case, source: int, destination: int, size_bytes: int, width_bytes: int) -> DriverSubmit:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from microbench.experiments.link.copies import DIRECTIONS, Ends, copy_submit
+from microbench.experiments.link.copies import DIRECTIONS, Ends
 from microbench.experiments.link.simulated_wires import Movements, from_gpu, to_gpu
 from microbench.gpu.cuda.buffers import HostBuffer
 from microbench.gpu.cuda.submit import DriverSubmit
@@ -19,9 +19,8 @@ class Duplex:
         self._ends: dict[Direction, Ends] = {}
         self._submits: dict[Direction, DriverSubmit] = {}
         for index, direction in enumerate(DIRECTIONS):
-            ends = Ends(case, HostBuffer(case, "pinned", size_bytes), size_bytes, to_device=direction == "h2d")
-            self._ends[direction] = ends
-            self._submits[direction] = copy_submit(ends, direction, case.stream(index))
+            self._ends[direction] = ends = Ends(case, HostBuffer(case, "pinned", size_bytes), size_bytes, direction)
+            self._submits[direction] = ends.by_engine(case.stream(index))
         self._begin = case.event(timed=True)
         self._events: dict[Direction, list[int]] = {"h2d": [], "d2h": []}
 

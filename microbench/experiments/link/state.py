@@ -3,7 +3,7 @@
 import numpy as np
 
 from microbench.core.model import Fact, Scalar
-from microbench.experiments.link.copies import DIRECTIONS, Ends, copy_submit
+from microbench.experiments.link.copies import DIRECTIONS, Ends
 from microbench.gpu.cuda.buffers import HostBuffer
 from microbench.gpu.cuda.context import check, device_uuid
 from microbench.gpu.cuda.timing import NANOSECOND_S
@@ -51,8 +51,8 @@ def _state(case: Case) -> tuple[Fact, ...]:
             others.append((index, check(driver.cuDeviceGetPCIBusId(32, device)).split(b"\0")[0].decode()))
     loads = []  # both before the first copy: an allocation waits until the GPU is idle
     for index, direction in enumerate(DIRECTIONS):
-        ends = Ends(case, HostBuffer(case, "pinned", LOAD_BYTES), LOAD_BYTES, to_device=direction == "h2d")
-        loads.append(copy_submit(ends, direction, case.stream(index)))
+        ends = Ends(case, HostBuffer(case, "pinned", LOAD_BYTES), LOAD_BYTES, direction)
+        loads.append(ends.by_engine(case.stream(index)))
     copy_ns: IntArray = np.zeros(2, dtype=np.int64)
     loads[0].round_trips(copy_ns)
     copies = min(max(round(LOAD_S / (int(copy_ns[-1]) * NANOSECOND_S)), 2), MOST_COPIES)

@@ -420,6 +420,14 @@ class Program:
         check_code(code, self._what)
 
 
+def loaded(case: Case, calls: Sequence[CallRow]) -> Program:
+    """A Program of these calls that has run once, which loads the code: a capture would not."""
+    program = Program(calls)
+    program(1)
+    case.synchronize()
+    return program
+
+
 def as_int64(value: int) -> int:
     """An address as the signed integer that the compiled loops take; a signed integer stays as it is."""
     return value if value < 1 << 63 else value - (1 << 64)

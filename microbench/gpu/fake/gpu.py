@@ -14,16 +14,7 @@ from microbench.core.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, 
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.protocol.gpu import (
-    WAIT_MODES,
-    WAIT_VARIABLE,
-    Gpu,
-    GpuRecording,
-    HostClock,
-    PcieBytes,
-    WaitMode,
-    launch_streams,
-)
+from microbench.gpu.protocol import gpu as protocol
 
 Result = TypeVar("Result")
 
@@ -36,12 +27,12 @@ class FakeGpu:
 
     simulated = True
 
-    def __init__(self, costs: FakeCosts, *, seed: int, spread: float, wait: WaitMode) -> None:
+    def __init__(self, costs: FakeCosts, *, seed: int, spread: float, wait: protocol.WaitMode) -> None:
         self.costs = costs
         self.info = fake_gpu_info(costs)
         self._machine = sim.Machine(costs, seed, spread, wait)
         self._time = self._machine.clock
-        self.clock: HostClock = self._time
+        self.clock: protocol.HostClock = self._time
         self._graphs: dict[int, sim.Graph] = {}
         self._handles = numbers(1)
         self._scopes = numbers(1)
@@ -92,20 +83,20 @@ class FakeGpu:
     def synchronize_stream(self, stream: int = 0) -> None:
         self._machine.synchronize(stream)
 
-    def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
+    def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> protocol.GpuRecording:
         return sim.record(self._machine, launch, count, graph=graph, gated=gated)
 
     def pause(self, seconds: float) -> None:
         self._time.pass_ns(seconds * 1e9)
 
-    def pcie_bytes(self) -> PcieBytes:
+    def pcie_bytes(self) -> protocol.PcieBytes:
         """The traffic of what was submitted, of an idle GPU, and of reading the counters."""
         device, costs = self._machine.device, self.costs
         device.received_bytes += costs.counter_read_traffic.received
         device.sent_bytes += costs.counter_read_traffic.sent
         self._time.pass_ns(self._machine.noise.one(costs.counter_read_ns))
         lived_s = self._time.time_ns * 1e-9
-        return PcieBytes(
+        return protocol.PcieBytes(
             sent=int(device.sent_bytes + costs.idle_traffic_per_s.sent * lived_s),
             received=int(device.received_bytes + costs.idle_traffic_per_s.received * lived_s),
             coarse=False,
@@ -131,20 +122,26 @@ class FakeGpu:
 
 
 def open_fake(
-    costs: FakeCosts | None = None, *, seed: int = 0, spread: float = DEFAULT_SPREAD, wait: WaitMode | None = None
-) -> Gpu:
+    costs: FakeCosts | None = None,
+    *,
+    seed: int = 0,
+    spread: float = DEFAULT_SPREAD,
+    wait: protocol.WaitMode | None = None,
+) -> protocol.Gpu:
     """A simulated GPU with these costs, in this wait mode; by default in that of WAIT_VARIABLE.
 
     With a ``spread`` of 0 every cost is exact; the same ``seed`` gives the same sequence of times. Raises
     MeasurementError for an environment with an unknown wait mode or number of GPUs.
     """
     if wait is None:
-        named = os.environ.get(WAIT_VARIABLE, "auto")
-        wait = next((mode for mode in WAIT_MODES if mode == named), None)
+        named = os.environ.get(protocol.WAIT_VARIABLE, "auto")
+        wait = next((mode for mode in protocol.WAIT_MODES if mode == named), None)
         if wait is None:
-            raise MeasurementError(f"{WAIT_VARIABLE}={named} is no wait mode: {', '.join(WAIT_MODES)}")
+            raise MeasurementError(
+                f"{protocol.WAIT_VARIABLE}={named} is no wait mode: {', '.join(protocol.WAIT_MODES)}"
+            )
     costs = costs or costs_here()
-    if launch_streams() == "one":
+    if protocol.launch_streams() == "one":
         shorter = {name: getattr(costs, name) - costs.one_stream_gap_ns for name in ("gap_stream_ns", "gap_graph_ns")}
         costs = msgspec.structs.replace(costs, **shorter)
     return FakeGpu(costs, seed=seed, spread=spread, wait=wait)

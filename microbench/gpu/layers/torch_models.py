@@ -51,12 +51,11 @@ class CaptureTimes(NamedTuple):
     whole_s: float
 
 
-class Program:
+class Program(NamedTuple):
     """A model's step: ``run`` submits it once and returns its results; ``state`` is what it changes in place."""
 
-    def __init__(self, run: Callable[[], Tensors], state: Callable[[], Tensors] = tuple) -> None:
-        self.run = run
-        self.state = state
+    run: Callable[[], Tensors]
+    state: Callable[[], Tensors] = tuple
 
 
 def linear_gelu(torch: Any, device: str) -> Program:

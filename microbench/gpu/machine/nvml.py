@@ -17,16 +17,14 @@ from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.host.files import Machine
 
 # Constants of nvml.h; all releases of the bindings agree on them.
-CLOCK_SM = 1
-CLOCK_MEMORY = 2
+CLOCK_SM, CLOCK_MEMORY = 1, 2
 TEMPERATURE_GPU = 0
 # nvmlMemoryErrorType_t, nvmlEccCounterType_t and nvmlPageRetirementCause_t.
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE, AGGREGATE = 0, 1
 RETIREMENT_CAUSES = (0, 1)
 # NVML_PCIE_UTIL_TX_BYTES and _RX_BYTES of nvmlDeviceGetPcieThroughput, which answers in kB/s.
-PCIE_SENT = 0
-PCIE_RECEIVED = 1
+PCIE_SENT, PCIE_RECEIVED = 0, 1
 VIRTUALIZATION_MODES = {0: "none", 1: "passed through", 2: "vGPU", 3: "host of vGPUs", 4: "host of shared graphics"}
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 MEGAHERTZ = 1e6

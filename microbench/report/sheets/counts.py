@@ -142,6 +142,8 @@ def _notes(changed: Changed) -> Iterator[Finding]:
                 "",
             )
         )
+    for words in changed.lacking:
+        notes.append(("warning", f"Counts may be too low: {plain(words)}", ""))
     if changed.chosen:
         listed = ", ".join(changed.chosen[:3])
         notes.append(("note", f"As many kernels, but other ones, for: {listed}", "shapes or number types may differ"))
