@@ -9,6 +9,7 @@ import sys
 INTERRUPTED = 130  # ExitCode.INTERRUPTED, whose import takes long enough to be interrupted
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CALLER_IGNORES = "microbench_caller_ignores"  # the option -X with the signals that the caller ignores
+CALLER_BLOCKS = "microbench_caller_blocks"  # and that of scripts/microbench with those which the caller blocks
 PYTHON_IGNORES = 1 << 12 | 1 << 24  # SIGPIPE and SIGXFSZ
 # These hand on what they ignore, and ignore neither by themselves.
 HAND_ON = ("sh", "bash", "dash", "zsh", "ksh", "busybox", "systemd", "timeout", "xargs", "find", "make")
@@ -20,6 +21,10 @@ def main() -> None:
         _start_clean()
     import signal
 
+    if isinstance(blocked := sys._xoptions.get(CALLER_BLOCKS), str):
+        signal.pthread_sigmask(
+            signal.SIG_SETMASK, {one for one in signal.valid_signals() if int(blocked, 16) >> one - 1 & 1}
+        )
     interruptible = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
     if interruptible:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))

@@ -104,13 +104,13 @@ def py_prints(spec: Spec) -> str:
 
 def py_sees_itself(spec: Spec) -> str:
     return spec.chosen.choice([
-        "print(re.findall('Sig(?:Ign|Blk|Cgt):.*', open('/proc/self/status').read()))",
+        "print(re.findall('Sig(?:Ign|Blk):.*', open('/proc/self/status').read()))",
         "print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE), signal.pthread_sigmask(0, ()))",
         "print(sorted(n for n in os.environ if not re.search(OURS, n)), os.environ.get('LC_CTYPE'))",
         "print(sys.argv, sys.flags, sys.stdout and sys.stdout.encoding, os.getcwd() == os.environ['HERE'])",
         "print([os.isatty(n) for n in range(3) if n not in CLOSED], os.nice(0), oct(os.umask(0o77)))",
         "print([resource.getrlimit(n) for n in range(10)], os.sched_getaffinity(0) == os.sched_getaffinity(1))",
-        "print(sorted(n for n in os.listdir('/proc/self/fd') if int(n) < 900))",
+        "print(sorted(n for n in os.listdir('/proc/self/fd') if int(n) < 200))",
         "print(os.getsid(0) == os.getsid(os.getppid()), os.getpgrp() == os.getpgid(0))",
         "print(sorted(m for m in ('torch', 'numpy', 'threading', 'asyncio') if m in sys.modules))",
         "print([p for p in sys.path if 'inject' in p], sys.meta_path[-1:])",
@@ -132,7 +132,7 @@ def py_children(spec: Spec) -> str:
         f"print(subprocess.run([sys.executable, '-c', 'import sys; print(sys.flags.inspect); sys.exit({number})']).returncode)",
         f"print(subprocess.run('kill -9 $$', shell=True).returncode, subprocess.getoutput('echo {name}'))",
         f"p = os.fork()\nif not p:\n    os.write(2, b'child\\n'); os._exit({number})\nprint(reap(p))",
-        f"subprocess.Popen(['sh', '-c', 'sleep 0.{number % 5 + 1}; echo late > {name}.late'])",
+        f"os.system('(sleep 0.{number % 5 + 1}; echo late > {name}.late) &')",
         "import multiprocessing as mp\nwith mp.get_context('fork').Pool(2) as pool:\n    print(pool.map(abs, [-1, -2]))"
         if not spec.ignored else "pass",
         "import threading\nt = [threading.Thread(target=print, args=(n,)) for n in range(3)]\n[(x.start(), x.join()) for x in t]",
@@ -369,7 +369,9 @@ def spec_of(language: str, chosen: random.Random) -> Spec:
         ("PYTHONSAFEPATH", "1", 0.1), ("PYTHONNOUSERSITE", "1", 0.1), ("COLUMNS", "33", 0.2), ("PYTHONHASHSEED", "0", 0.5),
         ("NO_COLOR", "1", 0.2), ("PYTHONWARNINGS", "error", 0.1),
     ):  # fmt: skip
-        if chosen.random() < share:
+        if chosen.random() < share and not (
+            value and name == "PYTHONINSPECT" and spec.terminal
+        ):  # it would ask for more
             spec.variables[name] = value
     for _ in range(chosen.randrange(1, 6)):
         part = chosen.choice(PARTS[language])
@@ -406,6 +408,10 @@ class Grounds:
         folder.mkdir()
         self.stage: Stage = Stage(folder)
         self.linked = NotPython(self.stage).variables
+        self.lay_out(folder)
+
+    def lay_out(self, folder: Path) -> None:
+        """Make the checkout, which is this one, and packages that break whoever imports them."""
         checkout = folder / "checkout"
         (checkout / "scripts").mkdir(parents=True)
         shutil.copy(ROOT / "scripts" / "microbench", checkout / "scripts")
@@ -505,6 +511,9 @@ def found_in(folder: Path) -> Any:
 
 def differences(spec: Spec, alone: dict[str, Any], watched: dict[str, Any]) -> Any:
     """What is not the same, in words."""
+    if alone["status"] is None:
+        yield "the program does not end by itself"
+        return
     for key in ("status", "events", "files", "temporary", "left"):
         if alone[key] != watched[key]:
             yield f"{key}: {str(alone[key])[:200]} alone, {str(watched[key])[:200]} watched"
@@ -516,7 +525,7 @@ def differences(spec: Spec, alone: dict[str, Any], watched: dict[str, Any]) -> A
     more = watched[errors][len(alone[errors]) :]
     if "Traceback" in more or "Exception" in more or "Error:" in more:
         yield f"a traceback of microbench: {more[-300:]!r}"
-    if 2 in spec.closed or watched["status"] < 0 or watched["status"] in (92, 134):
+    if 2 in spec.closed or (watched["status"] or 0) < 0 or watched["status"] in (92, 134):
         return
     if spec.steps and "py_ends" not in spec.parts and "recorded" not in more:
         yield f"{spec.steps} steps are not recorded: {more[-300:]!r}"
@@ -584,7 +593,8 @@ def supervise(asked: dict[str, Any]) -> dict[str, Any]:
                 time.sleep(0.1)
                 if front:
                     os.tcsetpgrp(ours, process)
-                (os.killpg if how == "killpg" else os.kill)(process, signal.SIGCONT)
+                if how != "nobody":
+                    (os.killpg if how == "killpg" else os.kill)(process, signal.SIGCONT)
             elif ended:
                 status = os.waitstatus_to_exitcode(found)
         while got["out"].replace(b"\r", b"").count(MARK) > marks and status is None:

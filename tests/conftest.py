@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("all", deadline=None)
     settings.register_profile("few", deadline=None, max_examples=15)
     settings.load_profile("all" if all_tests(config) else "few")
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ):  # under nohup or &; processes that tests start would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     remember_runs()
 
 
@@ -131,6 +136,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from watched import Place
 
     return Place(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture
+def here(place: Any, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, in an environment in which programs find the package and microbench itself."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    for name, value in place.environment().items():
+        monkeypatch.setenv(name, value)
+    root = str(Path(stats.__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(place.site), root)))
+    return tmp_path
 
 
 @pytest.fixture(scope="module")

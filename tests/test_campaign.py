@@ -1,4 +1,4 @@
-"""The campaign of faults and hostile files: two minutes of it in CI, and what it calls a failure."""
+"""The campaign of faults, programs under watch and hostile files: five minutes of it in CI, and what is a failure."""
 
 import random
 import subprocess
@@ -20,8 +20,9 @@ from microbench.core.errors import UsageError
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_minutes_of_the_campaign_find_nothing() -> None:
-    command = [sys.executable, campaign.__file__, "--minutes", "2"]
+@pytest.mark.parametrize("options", [("--minutes", "3"), ("--minutes", "2", "--kinds", "watched")])
+def test_five_minutes_of_the_campaign_find_nothing(options: tuple[str, ...]) -> None:
+    command = [sys.executable, campaign.__file__, *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

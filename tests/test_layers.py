@@ -41,7 +41,7 @@ LINES = {
     "core": 1463,
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
-    "recorder": 1450,  # times without a processor; a command gets its signals once, and stops with microbench
+    "recorder": 1453,  # times without a processor; a command gets its signals once, and stops with microbench
     "gpu": 8505,
     "meter": 990,
     "experiments": 10335,  # async functions and generators are run

@@ -1,9 +1,11 @@
 """The library: it gives the command's figures, draws itself, and its errors say what to do next."""
 
 import json
+import pickle
 import re
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,17 @@ def test_an_error_has_its_cause_and_the_next_step(call: Any, words: str, referen
     assert words in caught.value.cause
     assert caught.value.__notes__ == [f"next: {caught.value.next_step}"]
     assert list(data.iterdir()) == []
+
+
+def test_results_and_errors_pass_between_threads_and_processes(reference: mb.RecordedRun) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        assert {str(run) for run in pool.map(mb.load, ["nvidia-h200"] * 4)} == {str(reference)}
+    for result in (reference, reference.rows("launch_cost"), reference.findings):
+        assert str(pickle.loads(pickle.dumps(result))) == str(result)
+    for kind in (mb.UsageError, mb.DeviceAbsentError, mb.RunUnreadableError, mb.ResultNotWrittenError):
+        error = pickle.loads(pickle.dumps(kind("the cause", "what to do")))
+        assert (type(error), error.cause, error.next_step) == (kind, "the cause", "what to do")
+        assert (str(error), error.__notes__) == ("the cause", ["next: what to do"])
 
 
 def test_what_a_user_wrote_is_never_markup(tmp_path: Path, data: Path) -> None:

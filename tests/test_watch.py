@@ -26,18 +26,6 @@ from microbench.traces.reading import read
 STEPS = "import torch\ntorch.steps(30)\n"
 
 
-@pytest.fixture
-def here(place: Place, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, in an environment in which programs find the package and microbench itself."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    for name, value in place.environment().items():
-        monkeypatch.setenv(name, value)
-    root = str(Path(program.__file__).parents[2])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(place.site), root)))
-    return tmp_path
-
-
 def watched(text: str, *options: str, arguments: tuple[str, ...] = ()) -> Result:
     """What watch answers, in this process; the program's own output goes to the file descriptors."""
     Path("program.py").write_text(text)

@@ -167,7 +167,7 @@ while time.monotonic() - begin < 2:
 # Processes that a program starts
 
 
-def test_a_forked_child_is_silent(place: Place, tmp_path: Path) -> None:
+def test_a_forked_child_is_left_out_and_that_is_said(place: Place, tmp_path: Path) -> None:
     program = """
 import os, sys, torch
 torch.steps(3)
@@ -178,7 +178,11 @@ if os.fork() == 0:
 assert os.wait()[1] == 0
 torch.steps(4)
 """
-    only(place.recorded(program, tmp_path), 7)
+    done = place.recorded(program, tmp_path)
+    ((cause, next_step),) = done.reasons
+    assert "work of a process that was forked from a recorded one" in cause
+    assert "spawn" in next_step
+    only(done._replace(reasons=[]), 7)
 
 
 def test_children_that_are_forked_before_spawned_or_started_record_for_themselves(place: Place, tmp_path: Path) -> None:

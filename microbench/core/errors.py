@@ -32,6 +32,10 @@ class MicrobenchError(Exception):
         self.next_step = next_step
         self.add_note(f"next: {next_step}")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """How it is pickled. A pool of processes waits for ever if an error of its workers cannot be read."""
+        return type(self), (self.cause, self.next_step), self.__dict__
+
 
 def run_command(benchmarks: Iterable[str], adding: Iterable[str] = ()) -> str:
     """The command that measures these benchmarks; ``adding`` are the options that make it add to a run."""

@@ -43,9 +43,10 @@ def paths() -> Iterator[str]:
             yield from _there(folder, major)
         for entry in sys.path:
             yield from _there(os.path.join(entry, PACKAGE_FOLDERS[major]), major)
+    for major in found:  # of conda, whose packages load it though the system may have a newer toolkit
+        yield from _there(os.path.join(sys.prefix, "lib"), major)
     homes = [os.environ.get("CUDA_HOME") or "/usr/local/cuda", *(f"/usr/local/cuda-{major}" for major in found)]
     for major in found:
-        yield from _there(os.path.join(sys.prefix, "lib"), major)
         for home in homes:
             for folder in TOOLKIT_FOLDERS:
                 yield from _there(os.path.join(home, folder), major)

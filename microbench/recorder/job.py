@@ -29,8 +29,9 @@ HARMLESS = {
 PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
 CALLER_IGNORES = "microbench_caller_ignores"  # see microbench/__main__.py
 LONGEST_WAIT_S = 1.0
-WITNESS_S = 0.02  # after which a signal to the group has reached all of it
+GROUP_S = 0.02  # after which a signal to the group has reached all of it
 SEEN = struct.Struct("iid")  # a signal, who sent it, and when
+ASK = signal.SIGRTMAX  # what the witness is asked by: of several signals a process gets the highest one last
 SEEN_S = 2.0  # after which another signal of the same sender is another one
 LOOK_S = 0.02
 PR_SET_PDEATHSIG = 1
@@ -110,22 +111,24 @@ class Job:
         """Whether the command did not get the signal too. A timer of alarm() outlives exec, but children have none."""
         if received.si_code > 0:
             return received.si_signo == signal.SIGALRM
-        until_s = time.monotonic() + WITNESS_S
-        while True:
-            now_s = time.monotonic()
-            self._seen = [one for one in self._seen if now_s - one[2] < SEEN_S]
-            for one in self._seen:
-                if one[:2] == (received.si_signo, received.si_pid):
-                    self._seen.remove(one)
-                    return False
-            if received.si_pid == self._process.pid:
-                return False  # it does not mean itself by its parent
-            if not select.select([self._reading], [], [], max(until_s - now_s, 0))[0]:
-                return True
+        if received.si_pid == self._process.pid:
+            return False  # it does not mean itself by its parent
+        time.sleep(GROUP_S)
+        os.kill(self._witness, ASK)
+        while select.select([self._reading], [], [], SEEN_S)[0]:
             data = os.read(self._reading, SEEN.size)
-            if len(data) < SEEN.size:  # the witness is gone
-                return True
+            if len(data) < SEEN.size or SEEN.unpack(data)[:2] == (
+                ASK,
+                os.getpid(),
+            ):  # the answer, or the witness is gone
+                break
             self._seen.append(SEEN.unpack(data))
+        for one in self._seen:
+            if one[:2] == (received.si_signo, received.si_pid):
+                self._seen.remove(one)
+                return False
+        self._seen = [one for one in self._seen if time.monotonic() - one[2] < SEEN_S]
+        return True
 
     def _fork_witness(self, writing: int) -> int:
         """Begin a process that tells what is sent to the whole group: it gets that too."""

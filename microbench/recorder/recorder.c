@@ -783,7 +783,9 @@ static bool open_file(const char *folder, const char *given, const char *program
         snprintf(more, sizeof more, "-%d", number);
     }
     if (file < 0) return errno == EEXIST ? refuse("give the name of a new file", "%s exists", path) : unwritable(errno);
-    int far = fcntl(file, F_DUPFD_CLOEXEC, FAR_FILE); /* as many files may not be allowed */
+    struct rlimit most; /* files that are allowed */
+    uint64_t far_number = getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > FAR_FILE ? FAR_FILE : most.rlim_cur / 8 * 7;
+    int far = fcntl(file, F_DUPFD_CLOEXEC, (int)far_number); /* out of the way of the program's own */
     if (far >= 0) {
         close(file);
         file = far;
