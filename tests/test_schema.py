@@ -114,7 +114,7 @@ def test_an_unknown_format_is_refused_with_the_next_step(version: int) -> None:
     newer = {"schema_version": schema.SCHEMA_VERSION + 1, "whatever": True}
     with pytest.raises(RunUnreadableError, match="newer") as caught:
         schema.decode(json.dumps(newer).encode(), "run.json")
-    assert "pip install --upgrade" in caught.value.next_step
+    assert "install a newer checkout or wheel" in caught.value.next_step
     assert "no microbench ever wrote" in unreadable(json.dumps({**document(), "schema_version": version}).encode())
 
 
