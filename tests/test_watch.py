@@ -192,7 +192,7 @@ def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monk
 def test_without_a_compiler_and_a_library_the_program_runs_and_one_line_says_why(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(library, "prebuilt", lambda machine: here / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda source, machine: here / "none")
     monkeypatch.setenv("PATH", str(here))
     monkeypatch.delenv("CC", raising=False)
     result = watched(f"import os\nassert 'CUDA_INJECTION64_PATH' not in os.environ\n{STEPS}print('ran')\nexit(5)")

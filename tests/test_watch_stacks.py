@@ -251,7 +251,10 @@ assert os.wait()[1] == 0
 train(2)
 """
     done = place.recorded(text, tmp_path, how=STACKS)
-    trace = only(done)
+    assert (done.code, done.errors) == (0, "")
+    ((cause, _),) = done.reasons
+    assert cause.startswith("work of a process that was forked from a recorded one")
+    (trace,) = done.traces
     assert len(trace.work) == 80
     assert done.output == "1\n"
     assert not any(" child" in name for name in trace.names)
