@@ -322,9 +322,7 @@ def kind_of(seed: int, only: str | None) -> str:
 def _work(reader: Reader, sent: Any, current: Any, only: str | None, seeds: range, until_s: float) -> None:
     """Read the files of these seeds; one that takes too long ends this process."""
     counts = Counter[tuple[str, str]]()
-    taken = int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
     warnings.simplefilter("error")
-    resource.setrlimit(resource.RLIMIT_AS, (taken + MORE_MEMORY_BYTES, resource.RLIM_INFINITY))
     for number, seed in enumerate(seeds):
         if time.monotonic() > until_s and not only:
             break
@@ -333,6 +331,9 @@ def _work(reader: Reader, sent: Any, current: Any, only: str | None, seeds: rang
             counts.clear()
         kind = kind_of(seed, only)
         current.value = seed
+        status = Path("/proc/self/status").read_text()  # of this process, which keeps the libraries of earlier files
+        taken = int(re.search(r"VmSize:\s+(\d+)", status)[1]) << 10  # type: ignore[index]
+        resource.setrlimit(resource.RLIMIT_AS, (taken + MORE_MEMORY_BYTES, resource.RLIM_INFINITY))
         signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         signal.alarm(LONGEST_WAIT_S)
         outcome = ""
