@@ -156,7 +156,7 @@ def test_a_prediction_is_that_of_the_command(reference: mb.RecordedRun) -> None:
     step = mb.predict(kernels=30, duration="4us", run=reference)
     assert step.to_dict() == json.loads(command("predict", *options, "--json"))
     text, page = drawn(step)
-    assert text == command("predict", *options)
+    assert text == command("predict", *options, "--all")
     assert step.findings[0].title in page
     assert mb.predict(mb.Workload(PARTS), run="nvidia-h200").stream_s == step.stream_s
     assert step.graph_s is not None

@@ -24,6 +24,7 @@ from microbench.core.errors import MeasurementError, MicrobenchError
 from microbench.core.units import plain
 from microbench.experiments.own.culprit import attempt, called
 
+NO_STEPS = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 ROUNDS, ROUND_S = 9, 0.06
 LEAST_INPUTS, MOST_INPUTS = 3, 8
 
@@ -139,8 +140,10 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
     from microbench.experiments.own.loading import bound, load
 
     given: list[Any] = []
+    function: Any = called(partial(load, asked.function), "")
+    if any(check(inspect.unwrap(function)) for check in NO_STEPS):
+        raise MeasurementError("a replay does not run an async or generator function: name one that does the step")
     if asked.inputs:
-        function: Any = called(partial(load, asked.function), "")
         given = [
             _inputs(one) for one in itertools.islice(called(called(partial(load, asked.inputs), ""), ""), MOST_INPUTS)
         ]
@@ -152,8 +155,6 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
         arguments, named = (), {}
         if isinstance(function, partial):
             function, arguments, named = function.func, function.args, dict(function.keywords)
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise MeasurementError("an async or generator function does nothing when called: name one that does the step")
     patched = hasattr(function, "counts") and hasattr(function, "reasons")
     eager: Any = function.function if patched else function
     if asked.parts:

@@ -102,6 +102,7 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
     check(where)
     try:
         from distributed import Client, Security
+        from distributed.gc import disable_gc_diagnosis
     except ImportError:
         raise _missing("distributed", ".[fleet]") from None
     # A lost worker is an outcome of the campaign; Dask's own words of it would stand between the lines of progress.
@@ -130,6 +131,7 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
             words = plain(str(error).rpartition("stderr:\n")[2].strip()) or type(error).__name__  # by sbatch
             cause = f"{plain(' '.join(where.arguments))} cannot be {verb}: {words}"
             raise MicrobenchError(cause, NEXT_STEPS[where.arguments[0]]) from None
+        disable_gc_diagnosis(force=True)  # Ctrl-C within its callback would be lost, and leave a traceback
         absent = _absent_hosts if where.ssh else _absent_jobs if where.slurm else lambda cluster, came: {}
         yield Connection(client, unreachable, partial(absent, target))
 
