@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 
+from microbench.traces import scanner
 from microbench.traces.collector import Collector
 from microbench.traces.events import FACT_KEYS, MALFORMED, ChromeReader, Event
-from microbench.traces.scanner import scan_trace
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import Trace
 
 SMALL_BYTES = 32 << 20  # smaller files are decoded whole, which needs no compiler and takes 0.2 GB at most
+WHOLE_BYTES = 256 << 20  # so are these where the scanner cannot be compiled
 
 
 class Document(msgspec.Struct):
@@ -45,11 +46,13 @@ def read(path: Path) -> Trace:
     """
     with open_trace(path) as stream:
         reader = ChromeReader(path.name)
-        head = stream.peek(SMALL_BYTES + 1)
-        if len(head) > SMALL_BYTES or stream.fault or not read_whole(head, reader):
+        head, most = stream.peek(SMALL_BYTES + 1), SMALL_BYTES
+        if len(head) > most and not scanner.compiled():
+            head, most = stream.peek(WHOLE_BYTES + 1), WHOLE_BYTES
+        if len(head) > most or stream.fault or not read_whole(head, reader):
             del head
             reader = ChromeReader(path.name)
-            scan_trace(stream, reader)
+            scanner.scan_trace(stream, reader)
         return reader.finish(stream.fault)
 
 

@@ -60,6 +60,11 @@ def _text(raw: bytes) -> str:
         return raw.decode("utf-8", "replace")
 
 
+def compiled() -> bool:
+    """Whether the compiled loop is there, or can be made here."""
+    return library(SOURCE) is not None
+
+
 class _Scanner:
     """The part of the stream that is in memory, and what the compiled loop keeps between chunks."""
 
@@ -84,8 +89,8 @@ class _Scanner:
         path = library(SOURCE)
         if path is None:
             raise UsageError(f"a trace that is large, cut or damaged cannot be read: {MISSING[0]}", MISSING[1])
-        compiled = ctypes.CDLL(str(path))
-        self._scan, self._value_end = compiled.microbench_scan, compiled.microbench_value_end
+        loop = ctypes.CDLL(str(path))
+        self._scan, self._value_end = loop.microbench_scan, loop.microbench_value_end
         self._scan.restype = self._value_end.restype = ctypes.c_int64
         self._names = np.empty(MAX_NAMES + 1, np.int64)  # of the collector, by the compiled loop's; the last is NONE
         self._threads = np.empty(MAX_THREADS + 1, np.int64)
