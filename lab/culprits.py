@@ -193,8 +193,9 @@ CULPRITS = {
     ),
     "a busy process on its core": Culprit(
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "other = subprocess.Popen([sys.executable, '-S', '-c', 'import time\\nuntil = time.time() + 20\\n"
-        "while time.time() < until: pass'])\nimport atexit; atexit.register(other.kill)",
+        "others = [subprocess.Popen([sys.executable, '-S', '-c', 'import time\\nuntil = time.time() + 20\\n"
+        "while time.time() < until: pass']) for _ in range(3)]\nimport atexit\n"
+        "atexit.register(lambda: [one.kill() for one in others])",
         BUSY, "waiting for a processor", "",
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ pytestmark = [
 ]
 SAMPLE = (
     "a loop of its own", "a sleep", "a hook of a package", "a collection of garbage", "a lock by with",
-    "a loader that starves", "a loader of another process", "print to a slow pipe", "json that is parsed",
+    "a loader that starves", "a loader of another process", "print to a slow pipe",
     "a process that is started", "an import in the loop", "a busy process on its core",
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_the_diagnosis_names_the_line_in_which_a_gap_passes(place: Place, tmp_pa
 @pytest.mark.slow
 def test_the_oldest_python_is_sampled_too(place: Place, tmp_path: Path) -> None:
     old = next(map(str, sorted(Path.home().glob(".pyenv/versions/3.9*/bin/python"))), shutil.which("python3.9"))
-    if old is None:
+    if old is None or subprocess.run([old, "-V"], capture_output=True).returncode:  # a shim may lead nowhere
         pytest.skip("no Python 3.9 here")
     (tmp_path / "program.py").write_text(f"{SLOW}train(30)")
     trace = only(place.ran([old, "program.py"], tmp_path, how=STACKS))
