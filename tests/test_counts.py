@@ -15,8 +15,9 @@ from command_line import call
 from make_trace import Recorder, kineto
 from test_diagnose_cli import HOSTILE, hostile
 
+from microbench.analysis.stats import Interval
 from microbench.core.errors import ExitCode, UsageError
-from microbench.diagnosis.changed import Changed, Side, are_two, compare, limits, verdict
+from microbench.diagnosis.changed import Changed, Side, TimeChange, are_two, compare, limits, verdict
 from microbench.diagnosis.counts import FIGURES, Counts, are_counts, count_steps, read_counts, written
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.kernel_names import OWN, bare, family
@@ -220,6 +221,17 @@ def test_what_some_steps_do_is_told_apart() -> None:
     assert not found.differences
     assert [(one.figure, one.named, one.before) for one in found.some] == [("kernels", "added", 0)]
     assert "In some steps only: kernels added" in changed_markdown(found)
+    assert (verdict(found).severity, "some steps do more: kernels added" in verdict(found).title) == ("warning", True)
+    counts = found.before.counts, found.after.counts, found.every
+    passed = {text: limits(text)[0].passed(*counts, found.some) for text in ("launches>+0", "launches>+1", "waits>+0")}
+    assert passed == {"launches>+0": True, "launches>+1": False, "waits>+0": False}
+
+
+def test_a_slower_step_is_no_good_news_though_its_counts_are_the_same() -> None:
+    found = changed(program("wait"), program("wait", seed=1))
+    times = [TimeChange("a step", Interval(1e-3, 9e-4, 1.1e-3), Interval(2e-3, 1.9e-3, 2.1e-3), "slower")]
+    slower = msgspec.structs.replace(found, times=tuple(times))
+    assert (verdict(found).severity, verdict(slower).severity) == ("good", "warning")
 
 
 def test_the_same_program_recorded_twice_has_the_same_counts(tmp_path: Path) -> None:
@@ -257,6 +269,21 @@ def test_helpers_of_libraries_are_not_counted_and_other_gpus_agree() -> None:
     assert list(here.seen["H"].names) == ["matrix product", "helpers of cuBLAS"]
     both = read_counts(written(there, here), "x")
     assert (both.figures, set(both.seen)) == (here.figures, {"H", "A"})
+
+
+@pytest.mark.parametrize(("operator", "memsets"), [("aten::zero_", 1), ("aten::mm", 0)])
+def test_a_memset_of_another_operator_is_the_program_s_own(operator: str, memsets: int) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            made.runs(9000)
+            with made.range(operator):
+                made.submit(made.call("cudaMemsetAsync", 3000), "Memset", 900, kind="memset", size=64)
+            with made.range("aten::mm"):
+                made.launch("nvjet_sm90_tst_64x8_TNT", 3000)
+    counts = counts_of(made.trace(gpus={0: "H"}))
+    assert counts.figures.get("memsets", 0) == memsets
+    assert counts.seen["H"].extra == ({} if memsets else {"memsets for a kernel": 1})
 
 
 def test_driver_calls_inside_of_runtime_calls_count_once() -> None:
@@ -450,6 +477,21 @@ def test_two_recordings_one_after_the_other_are_compared(tmp_path: Path) -> None
     assert call("diagnose", before, after, "--fail-on", "idle>5%").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize(("seed", "steps", "judged"), [
+    (1, 12, "another GPU"), (2, 3, "too few steps"), (2, 12, "slower"),
+])  # fmt: skip
+def test_times_of_few_steps_or_of_another_gpu_are_not_judged(
+    tmp_path: Path, seed: int, steps: int, judged: str
+) -> None:
+    slow = program("wait", seed, steps=steps)
+    for table in (slow.calls, slow.work, slow.ranges):
+        table["begin_ns"] *= 3
+        table["end_ns"] *= 3
+    before, after = at(tmp_path, "before.json", program(), 100), at(tmp_path, "after.json", slow, 900)
+    times = json.loads(call("diagnose", before, after, "--json").stdout)["times"]
+    assert {one["judged"] for one in times} - {"within noise"} == {judged}
+
+
 def test_ranks_stay_ranks(tmp_path: Path) -> None:
     one, two = at(tmp_path, "rank0.json", program(), 100), at(tmp_path, "rank1.json", program("wait", 1), 100)
     assert "2 traces" in call("diagnose", one, two).output
@@ -531,5 +573,8 @@ def test_two_traces_without_a_common_time_are_no_ranks() -> None:
     assert both(one, later)
     assert not both(one, one)
     assert both(one, msgspec.structs.replace(one, epoch_ns=None))
-    assert not both(msgspec.structs.replace(one, rank=0), msgspec.structs.replace(later, rank=1))
+    ranks = [msgspec.structs.replace(each, rank=rank) for each, rank in ((one, 0), (one, 1), (later, 1))]
+    assert not both(ranks[0], ranks[1])
+    assert both(ranks[0], ranks[2]), "of two jobs"
+    assert both(ranks[1], ranks[1]), "a rank has one recording of a time"
     assert not both(one, later, later)

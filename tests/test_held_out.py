@@ -15,9 +15,7 @@ from microbench.model.model_check import Check, check
 
 RECORDED = Path(__file__).parent / "data" / "held-out.json.xz"
 TABLE = Path(held_out.__file__).parent / "measurements" / "held-out.csv"
-# The aim is 0.10. One of cuda.core's two steps is a noisy row: its calls took a sixth longer in a long loop than in
-# bursts.
-LAYERS_WITHIN = {"loop": 0.10, "cupy_raw": 0.10, "numba_configured": 0.10, "cuda_core": 0.16}
+LAYERS, WITHIN = ("loop", "cupy_raw", "numba_configured", "cuda_core"), 0.10
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +64,18 @@ def test_the_fit_knows_no_length_of_the_grid_nor_size_of_a_copy(found: Check) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", LAYERS_WITHIN)
+@pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("way", ["stream", "graph"])
 def test_a_step_of_1100_small_kernels_from_python(found: Check, layer: str, way: str) -> None:
+    """Of rows that are not noisy: nobody knows how long the others take."""
     errors = [
         abs(point.error)
         for point in found.points
         if point.way == way and point.row.params["layer"] == layer and point.row.params["kernels"] == 1100
-    ]
-    assert len(errors) == 2
-    assert max(errors) <= LAYERS_WITHIN[layer]
+        and point.row.trust != "noisy"
+    ]  # fmt: skip
+    assert 1 <= len(errors) <= 2
+    assert max(errors) <= WITHIN
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ def _changed(changed: Changed, costs: str, of_counts: list[Limit], form: Form, p
     if of_counts and changed.why_not:
         raise UsageError(f"--fail-on cannot be judged: {changed.why_not}", "record more steps, or annotate them")
     sides = changed.before.counts, changed.after.counts
-    return _ended([one for one in of_counts if one.passed(*sides, changed.every)])
+    return _ended([one for one in of_counts if one.passed(*sides, changed.every, changed.some)])
 
 
 def _ended(passed: list[Limit]) -> int:

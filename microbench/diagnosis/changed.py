@@ -32,12 +32,13 @@ NAMED = 0.01  # of a step: a cause that takes less is not shown
 MARKED = ("annotations", "loop", ONE_CALL, "the whole")  # how the words for steps that are surely whole begin
 MOST_TIMES = 64  # of what repeats, one may be so many of another
 ALIKE, NEARER = 0.1, 0.3  # how unlike the counts of matched steps may be, and how much nearer than unmatched ones
+FEWEST_PARTS = 4  # of each side, without which intervals that lie apart are chance
 FEWEST = 5  # times that something is expected, and never seen, before it counts as gone
 LIMIT = re.compile(r"([a-z][a-z_ -]*?)\s*>\s*(\+?)\s*(\d+(?:\.\d+)?)\s*(%?)")
 LINE_NUMBER = re.compile(r":\d+(?= )")
 LAUNCH_ARGUMENTS = (4, 1, 0)  # of the launch whose cost is the limit of a short kernel, in this order
 
-Judged = Literal["slower", "faster", "within noise"]
+Judged = Literal["slower", "faster", "within noise", "too few steps", "another GPU"]
 
 
 class Side(NamedTuple):
@@ -104,17 +105,18 @@ def side(name: str, diagnosis: Diagnosis) -> Side:
 
 
 def are_two(several: Sequence[Diagnosis]) -> bool:
-    """Whether these are two recordings one after the other, not of ranks that ran together: those have other ranks, or
-    were recorded at the same time."""
+    """Whether these are two recordings of a program, not of ranks that ran together: those run at the same time, and
+    have different numbers."""
     if len(several) != 2:
         return False
     one, other = (each.trace for each in several)
-    if one.rank is not None and other.rank is not None and one.rank != other.rank:
-        return False
-    if one.epoch_ns is None or other.epoch_ns is None:
-        return True
+    known = one.epoch_ns is not None and other.epoch_ns is not None
     (first, last), (begin, end) = (_span_ns(each, each.epoch_ns or 0) for each in (one, other))
-    return first >= end or begin >= last
+    if known and (first >= end or begin >= last):
+        return True
+    if one.rank is not None and other.rank is not None:
+        return one.rank == other.rank
+    return not known
 
 
 def _span_ns(trace: Trace, epoch_ns: int) -> tuple[int, int]:
@@ -269,6 +271,7 @@ def _times(before: Side, after: Side, every: tuple[int, int]) -> Iterator[TimeCh
     if before.diagnosis is None or after.diagnosis is None:
         return
     one, other = _parts(before.diagnosis), _parts(after.diagnosis)
+    same_gpu = not set(before.counts.seen).isdisjoint(after.counts.seen)
     if not one or not other:
         return
     both = {
@@ -290,7 +293,11 @@ def _times(before: Side, after: Side, every: tuple[int, int]) -> Iterator[TimeCh
             noise_s = BOARDS * works_s + PROCESSES * max(whole_s - works_s, 0.0)
         more_s = right.median - left.median
         judged: Judged = "within noise"
-        if not left.overlaps(right) and abs(more_s) > noise_s:
+        if not same_gpu:
+            judged = "another GPU"
+        elif min(len(one[what]), len(other[what])) < FEWEST_PARTS:
+            judged = "too few steps"
+        elif not left.overlaps(right) and abs(more_s) > noise_s:
             judged = "slower" if more_s > 0 else "faster"
         yield TimeChange(what, left, right, judged)
 
@@ -308,13 +315,22 @@ class Limit(NamedTuple):
     more: bool
     share: bool
 
-    def passed(self, before: Counts | None, after: Counts, every: tuple[int, int] = (1, 1)) -> bool:
-        """Whether a step has more. Raises UsageError for a limit that needs counts from before."""
+    def passed(
+        self,
+        before: Counts | None,
+        after: Counts,
+        every: tuple[int, int] = (1, 1),
+        some: Sequence[Difference] = (),
+    ) -> bool:
+        """Whether a step has more; if none may, also whether ``some`` steps have. Raises UsageError for a limit that
+        needs counts from before."""
         count = every[1] * _figure(after, self.figure)
         if not self.more:
             return count > self.most
         if before is None:
             raise UsageError(f"--fail-on {self.text} needs counts from before", "give BEFORE and AFTER")
+        if not self.most and any(one.more > 0 and self.figure in _figures_of(one) for one in some):
+            return True
         old = every[0] * _figure(before, self.figure)
         return count > old * (1 + self.most / 100) if self.share else count > old + self.most
 
@@ -323,6 +339,11 @@ def _figure(counts: Counts, figure: str) -> float:
     """The count of a figure; a graph that is updated counts as one that is made."""
     more = counts.figures.get("updates", 0) if figure == "graphs" else 0
     return counts.figures.get(figure, 0) + more
+
+
+def _figures_of(one: Difference) -> tuple[str, ...]:
+    """The figures that a difference changes."""
+    return ("kernels", "launches") if one.figure == "kernels" else (one.figure,)
 
 
 def limits(text: str) -> list[Limit]:
@@ -347,20 +368,28 @@ def verdict(changed: Changed) -> Finding:
     told = [one for one in changed.figures if one.figure != "kernels_in_graphs"]
     more, fewer = ([one for one in told if (one.more > 0) == rising] for rising in (True, False))
     worse = [one for one in more if one.figure != "replays" or all(other.figure != "launches" for other in fewer)]
-    severity: Severity = "warning" if worse or changed.lacking else "good"
+    whole = next((one for one in changed.times if one.what == "a step"), None)
+    slower = whole is not None and whole.judged == "slower"
+    often = [one for one in changed.some if one.more > 0]
+    severity: Severity = "warning" if worse or often or slower or changed.lacking else "good"
     if changed.why_not:
         severity, title = "warning", f"Nothing can be compared: {changed.why_not}"
+    elif not changed.differences and often:
+        listed = ", ".join(f"{FIGURES[one.figure]} {one.named}".strip() for one in often[:4])
+        title = f"The usual step is the same, but some steps do more: {listed}"
     elif not changed.differences:
         title = f"The counts of a step are the same: {figure_words(changed.after.counts)}"
     else:
         listed = ", ".join(change_words(one) for one in (more + fewer)[:4]) or "as many kernels and copies as before"
         how = " and ".join(word for word, of in (("more", more), ("less", fewer)) if of) or "other work"
         title = f"A step does {how}: {listed}"
-    if whole := next((one for one in changed.times if one.what == "a step"), None):
+    if whole is not None:
         title += (
             f"; its recorded time is {as_time(whole.before.median)} before and {as_time(whole.after.median)} after, "
         )
-        title += whole.judged
+        title += {"too few steps": "of too few steps to judge", "another GPU": "on another GPU"}.get(
+            whole.judged, whole.judged
+        )
     return Finding(
         rule="diagnose.changed",
         severity=severity,

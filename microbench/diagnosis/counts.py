@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -20,9 +19,10 @@ from microbench.diagnosis.host_time import LINE_OF_CODE, Slices, slices
 from microbench.diagnosis.kernel_names import Family, bare, family
 from microbench.diagnosis.owners import FUNCTION, OWN, owner_of
 from microbench.diagnosis.steps import Steps
-from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Trace, name_of
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
+OPERATOR = RANGE_KINDS.index("operator")
 BoolArray = npt.NDArray[np.bool_]
 Rows = dict[str, npt.NDArray[np.float64]]  # by name the counts of each step
 
@@ -205,6 +205,7 @@ class Counting:
         self._group_of_work = owner
         self.figure_of_call = self._figures()
         self._named: dict[tuple[int, int, int], str] = {}  # places, by thread, stack and call
+        self._slices: dict[int, Slices] = {}  # by thread
 
     @property
     def steps(self) -> int:
@@ -250,7 +251,7 @@ class Counting:
         kernel, copy, memset = (work["kind"] == WORK_KINDS.index(kind) for kind in ("kernel", "copy", "memset"))
         used, which = np.unique(work["name"], return_inverse=True)
         known = [family(name_of(trace, name)) for name in used.tolist()] or [family("")]
-        extra = (np.array([one.extra for one in known])[which] & kernel) | (self._clears(known, which, kernel) & memset)
+        extra = (np.array([one.extra for one in known])[which] & kernel) | self._clears(known, which, kernel)
         own = np.where(extra, NONE, self._group_of_work)
         figures, families, libraries, copies = Rows(), Rows(), Rows(), Rows()
         self._tally(families, [one.name for one in known], which[kernel], own[kernel])
@@ -328,15 +329,33 @@ class Counting:
         return replayed
 
     def _clears(self, known: Sequence[Family], which: IntArray, kernel: BoolArray) -> BoolArray:
-        """Work right ahead of a kernel of those libraries in its stream: a memset there clears what this adds to."""
+        """Work right ahead of a kernel of those libraries in its stream, which clears what this adds to.
+
+        Both are of one operator, where the trace has operators; elsewhere it may be the program's own memset.
+        """
         work = self._trace.work
         chosen = np.array([one.library in CHOSEN or one.name.startswith(REDUCES) for one in known])[which] & kernel
         order = np.lexsort((work["begin_ns"], work["stream"], work["device"]))
         before, behind = order[:-1], order[1:]
+        same = [work[of][before] == work[of][behind] for of in ("stream", "device")]
+        clears = chosen[behind] & np.all(same, axis=0) & (work["kind"][before] == WORK_KINDS.index("memset"))
+        if (self._trace.ranges["kind"] == OPERATOR).any():
+            before, behind = before[clears], behind[clears]
+            clears = self._stacks(self._call_of[before]) == self._stacks(self._call_of[behind])
         found = np.zeros(len(work), bool)
-        found[before] = chosen[behind] & np.all(
-            [work[of][before] == work[of][behind] for of in ("stream", "device")], axis=0
-        )
+        found[before[clears]] = True
+        return found
+
+    def _stacks(self, calls: IntArray) -> IntArray:
+        """A number for the ranges around each call, the same for the same ones; NONE without a call."""
+        found = np.full(len(calls), NONE, np.int64)
+        numbers: dict[tuple[str, ...], int] = {}
+        threads = np.append(self._trace.calls["thread"].astype(np.int64), NONE)[calls]
+        for thread in np.unique(threads[threads != NONE]).tolist():
+            of, here = self._slices_of(thread), threads == thread
+            at = np.searchsorted(of.edges_ns, self._trace.calls["begin_ns"][calls[here]], side="right") - 1
+            number_of = np.array([numbers.setdefault(stack, len(numbers)) for stack in of.stacks], np.int64)
+            found[here] = number_of[of.path[at]]
         return found
 
     def _copies(self, places: IntArray) -> tuple[list[str], IntArray]:
@@ -359,7 +378,8 @@ class Counting:
         return words, which.ravel()
 
     def _calls(self, figure: str, named: str) -> IntArray:
-        """The calls in whole steps that count for a figure; of kernels those of the family that is named."""
+        """The calls in whole steps that count for a figure, one for each piece of work that counts; of kernels those of
+        the family that is named."""
         work, kind = self._trace.work, {"copies": "copy", "pageable": "copy", "memsets": "memset", "kernels": "kernel"}
         if figure not in kind:
             place = next((place for place, (name, _) in enumerate(CALLS) if name == figure), None)
@@ -370,8 +390,7 @@ class Counting:
         if named:
             names = (family(name).name for name in self._trace.names)
             chosen &= np.array([*(named in (name, bare(name)) for name in names), False])[work["name"]]
-        found: IntArray = np.unique(self._call_of[chosen & (self._call_of != NONE)])
-        return found
+        return np.sort(self._call_of[chosen & (self._call_of != NONE)])
 
     def places(self, figure: str, named: str = "") -> dict[str, Number]:
         """Where in the program the calls of a figure are, and how many a step; of kernels those of a named family."""
@@ -390,16 +409,15 @@ class Counting:
             whole[max(found, key=lambda one: (one != "", found[one]))] += found.total()
         return {place: number(count / self.steps) for place, count in sorted(whole.items())}
 
-    @cached_property
-    def _slices(self) -> dict[int, Slices]:
-        return {}
+    def _slices_of(self, thread: int) -> Slices:
+        if thread not in self._slices:
+            self._slices[thread] = slices(self._trace, thread)
+        return self._slices[thread]
 
     def _place(self, call: int) -> str:
         """The call's name, the operator around it and the program's line around that."""
         row, thread = self._trace.calls[call], int(self._trace.calls["thread"][call])
-        if thread not in self._slices:
-            self._slices[thread] = slices(self._trace, thread)
-        of = self._slices[thread]
+        of = self._slices_of(thread)
         at_ns = row["begin_ns"] if self._trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
         path = int(of.path[int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1])
         key = (thread, path, int(row["name"]))

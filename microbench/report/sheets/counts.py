@@ -13,7 +13,7 @@ from microbench.diagnosis.kernel_names import family
 from microbench.report.document import SEVERITY_MARKS, AnswerLine, Block, Cell, Column, Screen, Table, columns
 from microbench.report.markdown import line_of, safe
 
-LONGEST, LISTED, SHOWN_PLACES = 70, 40, 3
+LONGEST, LISTED, SHOWN_PLACES, SHOWN_SOME = 70, 40, 3, 4
 MOST_LINES = 40  # of Markdown for a pull request
 
 
@@ -26,15 +26,16 @@ def counts_screen(one: Side) -> Screen:
     if share := counts.in_graphs:
         lines.append(AnswerLine("graphs", (Cell(f"hold {percent(share)} of the kernels"),)))
     for gpu, seen in counts.seen.items():
-        short = f"{seen.shorter_than_a_launch:,} kernels shorter than a launch"
+        short = f"{counted(round(seen.shorter_than_a_launch), 'kernel')} shorter than a launch"
         extra = [f"{count:,} {plain(name)}" for name, count in seen.extra.items()]
         added = [f"added by libraries on this GPU, and not counted: {', '.join(extra)}"] if extra else []
         parts = [*([short] if seen.shorter_than_a_launch else []), *added]
         if parts:
             lines.append(AnswerLine("on", tuple(map(Cell, [plain(gpu) or "this GPU", *parts]))))
     if counts.some:
-        listed = ", ".join(f"{_short(name)} {count:g}" for name, count in list(counts.some.items())[:LISTED])
-        lines.append(AnswerLine("some", (Cell(f"what less than half of the steps do, in the mean: {listed}"),)))
+        listed = [f"{_short(name)} {count:g}" for name, count in list(counts.some.items())[:SHOWN_SOME]]
+        listed += [f"{len(counts.some) - SHOWN_SOME} more"] if len(counts.some) > SHOWN_SOME else []
+        lines.append(AnswerLine("some", (Cell("less than half of the steps, in the mean"), *map(Cell, listed))))
     return Screen(blocks=(Block(plain(one.name), (steps, counts.of), tuple(lines)),), tables=tuple(tables))
 
 
