@@ -1,7 +1,7 @@
 """Programs with one slow thing between their steps, whose time must go to the right owner. Needs no GPU.
 
-``python lab/culprits.py [OUT.csv] [NAME …]`` runs each under the recorder with the stand-in for CUPTI of the tests, and
-prints what the program itself measured of the slow thing beside what the diagnosis gives to its owner.
+``python lab/culprits.py [OUT.csv] [NAME …]`` records each program with the tests' stand-in for CUPTI. It prints two
+times: how long the slow thing took by the program's own clock, and how long the diagnosis says.
 """
 
 from __future__ import annotations

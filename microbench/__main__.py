@@ -36,8 +36,8 @@ def main() -> None:
 
 
 def _start_clean() -> None:
-    """Execute Python anew, so that the command's PYTHONPATH, PYTHONINSPECT and so on, and modules in the working
-    folder, do not change this program. Packages that only PYTHONPATH has are found all the same, behind Python's own.
+    """Start Python again, without the environment that is meant for the command (PYTHONPATH, PYTHONINSPECT and so on),
+    and without the working folder. Packages that only PYTHONPATH has are still found, after Python's own.
 
     Until then only modules that Python has loaded already may be imported.
     """

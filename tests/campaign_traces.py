@@ -125,7 +125,7 @@ def overlapping(program: Program, seed: random.Random) -> str:
 
 
 def nested(program: Program, seed: random.Random) -> str:
-    """One kernel lasts as long as many that follow it in its stream."""
+    """A kernel ends only after later kernels of its stream, which no stream allows."""
     rows, work = program.rows, program.work
     last = rows[work[seed.randrange(len(work) // 2, len(work))]]
     rows[work[0], LENGTH] = last[BEGIN] + last[LENGTH] - rows[work[0], BEGIN]
@@ -210,7 +210,7 @@ def moved(program: Program, seed: random.Random) -> str:
 
 
 def shuffled(program: Program, seed: random.Random) -> str:
-    """The records come in any order."""
+    """The file's records are shuffled, which changes nothing of what they say."""
     program.rows = program.rows[seed.sample(range(len(program.rows)), len(program.rows))]
     return TRUE
 

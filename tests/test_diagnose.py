@@ -871,7 +871,7 @@ def test_overlapping_and_early_work_is_counted() -> None:
     trace.work["end_ns"][3] = trace.work["begin_ns"][4] + 10
     trace.work["begin_ns"][7] = trace.calls["begin_ns"][7] - 5
     names = {check.name: check.count for check in checks(trace, None)}
-    assert names == {"overlapping pieces of work of one stream": 1, "pieces of work before their call": 1}
+    assert names == {"pieces of work that overlap in one stream": 1, "pieces of work before their call": 1}
 
 
 def test_costs_of_another_gpu_are_said() -> None:

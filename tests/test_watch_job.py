@@ -306,7 +306,7 @@ def test_a_path_of_the_package_with_a_colon(here: Path, monkeypatch: pytest.Monk
 
 
 def python(*versions: str) -> list[str]:
-    places = [*Path("/root/.pyenv/versions").glob("*/bin"), *map(Path, os.get_exec_path())]
+    places = [*Path.home().glob(".pyenv/versions/*/bin"), *map(Path, os.get_exec_path())]
     return [
         str(place / f"python{each}") for each in versions for place in places if (place / f"python{each}").is_file()
     ]

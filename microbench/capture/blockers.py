@@ -52,7 +52,7 @@ WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch
 
 
 class Blocker(NamedTuple):
-    """One call that stops a capture: its kind (a key of ADVICE), where it is, what it is, and what to do.
+    """A call that no capture allows: its kind (a key of ADVICE), where it is, what it is, and what to do.
 
     ``at`` is the line of the function itself that leads to it, 0 if unknown.
     """
@@ -75,7 +75,7 @@ class Looked(NamedTuple):
 
 
 def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: list[Any]) -> Looked:
-    """What stops a capture of ``call``, which calls ``function`` once."""
+    """Call ``call`` once, and find what in ``function``, which it calls, would stop a capture."""
     found: list[Blocker] = [
         Blocker("capturable", "", f"{type(one).__name__}.step", "its step count is on the host", ADVICE["capturable"])
         for one in optimizers

@@ -108,7 +108,7 @@ class Made(NamedTuple):
 
     @property
     def proved(self) -> bool:
-        """Whether the graph is proved, and the changed file too if there is one; or graphs of its parts."""
+        """Whether the change is proved: of the whole function, or of its parts. Without a file to change, the graph."""
         if self.change is not None and self.change.parts:
             return self.again is not None and self.again.proved
         return self.report.proved and (self.again is None or self.again.proved)

@@ -219,8 +219,8 @@ def _signals() -> Iterator[None]:
 
 @contextmanager
 def _shown() -> Iterator[Callable[[Campaign, Sequence[str]], None]]:
-    """The function that shows the state of a campaign: a line that is updated on a terminal, a new line at most every
-    LINE_EVERY_S elsewhere."""
+    """A function that shows how far a campaign is. A terminal has one line, which changes; elsewhere a new line is
+    written, at most every LINE_EVERY_S."""
     from microbench.report.terminal.terminal import Painter, open_console, tell
 
     console = open_console(sys.stderr)

@@ -54,7 +54,7 @@ class Axis:
 
     @classmethod
     def numbers(cls, about: str, *grids: str, least: int = 0, most: int = 1 << 40) -> Axis:
-        """An axis of whole numbers: the quick, the default and the full grid as "1 10 100"."""
+        """An axis of whole numbers. ``grids`` are its quick, default and full values, each like "1 10 100"."""
         quick, default, full = (tuple(map(int, grid.split())) for grid in grids)
         return cls(about, quick, default, full, least, most)
 

@@ -42,7 +42,7 @@ Judged = Literal["slower", "faster", "within noise", "too few steps", "another G
 
 
 class Side(NamedTuple):
-    """One of two recordings: what it is called, its counts, and its diagnosis if it is not counts alone."""
+    """One of the two recordings: its name and its counts; its diagnosis, unless it is a file of counts."""
 
     name: str
     counts: Counts

@@ -144,8 +144,11 @@ def count_steps(trace: Trace, steps: Steps | None, launch_s: float = 0.0) -> Cou
 
 
 def count_nodes(nodes: Iterable[tuple[str, str, int]], waits: Sequence[str] = ()) -> Counts:
-    """The counts of a call whose work is known by the kind of each piece (kernel, memcpy, memset), its name, and how
-    often it is submitted; ``waits`` are the calls that wait."""
+    """The counts of a call whose work is known. A node is a kind (kernel, memcpy, memset), a name, and how often it is
+    submitted; ``waits`` are the calls that wait.
+
+    Memsets of libraries are counted too: nothing tells them from the program's own.
+    """
     figures, kernels, libraries, extra = (Counter[str]() for _ in range(4))
     exact: dict[str, Counter[str]] = {}
     for kind, name, count in nodes:

@@ -515,9 +515,10 @@ def _lasting(typical: Recorded, fit: Fit, step_s: float) -> Workload:
 def _without(
     typical: Recorded, workload: Workload, fit: Fit, step: Step, health: tuple[Check, ...], off: float
 ) -> dict[str, Without]:
-    """The step without each of its largest owners. Where steps come at their own pace, only waiting can be left out.
+    """How long the step takes without the host time of one owner, for each of the largest owners.
 
-    How much of the host time an owner has is known as well as so few samples and the recorder's own cost allow.
+    If a step begins at fixed times, only waits are left out. The interval is wider the fewer samples found the owner,
+    and the more the recorder itself cost.
     """
     if forbidden(health, "prediction") is not None or abs(off) > PLAYED or step.unwatched_s <= 0:
         return {}

@@ -126,6 +126,6 @@ def _optimizer(diagnosis: Diagnosis, counting: Counting) -> Iterator[Finding]:
             severity="advice",
             title=f"The optimizer {plain(name, LONGEST)} launches {each:,.0f} kernels a step, for each parameter anew",
             text="",
-            threshold=f"an optimizer's range has {FEWEST_OF_OPTIMIZER} kernels, {ALIKE} of one kind, and none for many",
+            threshold=f"{FEWEST_OF_OPTIMIZER} kernels of an optimizer in a step, {ALIKE} of one kind, none fused",
             advice="Give it foreach=True, or fused=True where it has that",
         )

@@ -147,7 +147,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     if late:
         share = max(late / len(work), late_ns * 1e-9 / works_s)
         yield Check(
-            "pieces of work that end after a wait for them", late, share,
+            "pieces of work that end after the host has waited for them", late, share,
             "the clocks of host and GPU are not aligned, or their ends are wrong",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
@@ -242,10 +242,9 @@ def _first_own_ns(trace: Trace) -> IntArray:
 
 
 def _overlaps(trace: Trace, works_s: float) -> Iterator[Check]:
-    """Work and calls that overlap although one comes after the other: a stream does one piece of work at a time, and a
-    thread makes one call at a time.
+    """Work that overlaps in its stream, and calls that overlap in their thread. Both are impossible.
 
-    By programmatic dependent launch a kernel may begin before the end of the one before it, and ends after it. All work
+    Only kernels launched early (programmatic dependent launch) may begin before the kernel ahead of them ends. All work
     takes ``works_s``.
     """
     work, calls = trace.work, trace.calls
@@ -268,7 +267,7 @@ def _overlaps(trace: Trace, works_s: float) -> Iterator[Check]:
     if wrong:
         share = max(wrong / len(work), wrong_ns * 1e-9 / max(works_s, 1e-9))
         yield Check(
-            "overlapping pieces of work of one stream", wrong, share,
+            "pieces of work that overlap in one stream", wrong, share,
             "a stream does one after the other, so their times are wrong",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
@@ -284,8 +283,7 @@ def _overlaps(trace: Trace, works_s: float) -> Iterator[Check]:
 
 
 def _unawaited(trace: Trace) -> tuple[int, int]:
-    """How many pieces of work end later than the first call behind their own that waited for the whole GPU, and by how
-    many ns in all."""
+    """How many pieces of work end after the host has waited for the whole GPU, and how many ns later in all."""
     work, calls = trace.work, trace.calls
     whole = np.array([any(part in name for part in WAIT_FOR_ALL) for name in (*trace.names, "")])
     waits = calls[whole[calls["name"]]]

@@ -1,4 +1,4 @@
-"""Names a kernel by its family: what it computes, without what a library chooses by the GPU that it runs on.
+"""Gives kernels that compute the same one name, the family, though their own names differ from GPU to GPU.
 
 cuBLAS, cuDNN and NCCL choose kernels by architecture, size and topology. Their kernels are named after what they do.
 Names of other kernels lose the architecture, and what templates are only given as numbers: tiles, stages, vectors.

@@ -47,8 +47,8 @@ def _node(name: str, stacks: Counter[Stack]) -> Node:
 class Row(NamedTuple):
     """A node of a tree as a row: how deep it lies, its time in ns, and that in itself, None where no row says the rest.
 
-    ``names`` are those from the one that its caller calls to itself. There are several where those between call nothing
-    else and take no time, and none where it is the rest of its caller.
+    ``names`` are functions that call one another. A row has several where all but the last take no time of their own.
+    A row without names is what is left of the row above it.
     """
 
     depth: int

@@ -1090,14 +1090,23 @@ static double seconds_of(const char *name) {
     return value ? strtoull(value, NULL, 10) / 1e3 : 0;
 }
 
+/* End the recording and leave the reason, before another thread that does so may end the process. */
+static void stop(int why) {
+    static pthread_mutex_t one_after_the_other = PTHREAD_MUTEX_INITIALIZER;
+    if (getpid() != process) return; /* a fork may have the mutex locked for good */
+    pthread_mutex_lock(&one_after_the_other);
+    if (microbench_end(why)) leave_reason();
+    pthread_mutex_unlock(&one_after_the_other);
+}
+
 static void stop_at_exit(void) {
-    if (microbench_end(AT_EXIT)) leave_reason();
+    stop(AT_EXIT);
 }
 
 /* End the recording while the program runs on, which may outlive `microbench watch`. Its own profiler may then have CUPTI. */
 static void *stop_after(void *unused) {
     microbench_wait(ends_after_s);
-    if (microbench_end(AFTER_A_TIME)) leave_reason();
+    stop(AFTER_A_TIME);
     return unused;
 }
 

@@ -144,10 +144,10 @@ class Recorder:
             versions = {f"version.{name}": getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
             self._take(_cells({name: version for name, version in versions.items() if version is not None}))
             early = self._library.microbench_end(why)
-        if early is not None:
-            self._tell(*_words(early))
-        if self._sampler is not None and self._sampler.impossible:
-            self._tell(*PYTHON_LOCK)
+            if early is not None:  # told before another thread that waits here may end the process
+                self._tell(*_words(early))
+            if self._sampler is not None and self._sampler.impossible:
+                self._tell(*PYTHON_LOCK)
 
 
 def _words(reason: bytes) -> tuple[str, str]:

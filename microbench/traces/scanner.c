@@ -213,32 +213,58 @@ static int64_t find(const uint64_t *hashes, const int32_t *numbers, int64_t plac
     return place;
 }
 
+/* Read the key that begins at place, and the colon: the place of its value. */
+static int64_t key_at(Data data, int64_t place, int64_t size, int64_t *begin, int64_t *end, bool *escapes)
+{
+    if (data[place] != '"')
+        return BROKEN;
+    *begin = place + 1;
+    *end = string_end(data, *begin, size, escapes);
+    if (*end == SHORT)
+        return SHORT;
+    place = blank(data, *end + 1, size);
+    if (place >= size)
+        return SHORT;
+    if (data[place] != ':')
+        return BROKEN;
+    place = blank(data, place + 1, size);
+    return place < size ? place : SHORT;
+}
+
+/* What follows a value that ends at place: the place of the next key, or the place after the object. */
+static int64_t next_of(Data data, int64_t place, int64_t size, bool *ended)
+{
+    place = blank(data, place, size);
+    if (place >= size)
+        return SHORT;
+    *ended = data[place] == '}';
+    if (*ended)
+        return place + 1;
+    if (data[place] != ',')
+        return BROKEN;
+    place = blank(data, place + 1, size);
+    return place < size ? place : SHORT;
+}
+
 /* Read the args object that begins at place: the place after it, and whether all in it is of the usual form. */
 static int64_t args(Data data, int64_t place, int64_t size, int64_t *row, bool *usual)
 {
-    bool escapes, good;
+    bool escapes, ended = false;
+    int64_t begin, end;
     *usual = true;
     place = blank(data, place + 1, size);
-    if (place < size && data[place] == '}')
+    if (place >= size)
+        return SHORT;
+    if (data[place] == '}')
         return place + 1;
-    while (place < size) {
-        if (data[place] != '"')
-            return BROKEN;
-        int64_t begin = place + 1, end = string_end(data, begin, size, &escapes);
-        if (end == SHORT)
-            return SHORT;
+    while (!ended) {
+        place = key_at(data, place, size, &begin, &end, &escapes);
+        if (place < 0)
+            return place;
         *usual = *usual && !escapes;
         int column = column_of(data, begin, end);
-        place = blank(data, end + 1, size);
-        if (place >= size)
-            return SHORT;
-        if (data[place] != ':')
-            return BROKEN;
-        place = blank(data, place + 1, size);
-        if (place >= size)
-            return SHORT;
         int64_t after = place, value = 0;
-        good = true;
+        bool good = true;
         if (column == F_BLOCKS || column == F_THREADS) {
             good = data[place] == '[';
             if (good)
@@ -257,16 +283,11 @@ static int64_t args(Data data, int64_t place, int64_t size, int64_t *row, bool *
             if (place == SHORT)
                 return SHORT;
         }
-        place = blank(data, place, size);
-        if (place >= size)
-            return SHORT;
-        if (data[place] == '}')
-            return place + 1;
-        if (data[place] != ',')
-            return BROKEN;
-        place = blank(data, place + 1, size);
+        place = next_of(data, place, size, &ended);
+        if (place < 0)
+            return place;
     }
-    return SHORT;
+    return place;
 }
 
 /* An event while it is read. */
@@ -347,42 +368,29 @@ static int64_t value_of(Data data, int64_t place, int64_t size, int key, Event *
 /* Read the event whose brace is before place: the place after it. */
 static int64_t event_of(const Tables *tables, Data data, int64_t place, int64_t size, Event *event)
 {
-    bool escapes;
+    bool escapes, ended = false;
+    int64_t begin, end;
     place = blank(data, place, size);
-    if (place < size && data[place] == '}')
+    if (place >= size)
+        return SHORT;
+    if (data[place] == '}')
         return place + 1;
-    for (;;) {
-        if (place >= size)
-            return SHORT;
-        if (data[place] != '"')
-            return BROKEN;
-        int64_t begin = place + 1, end = string_end(data, begin, size, &escapes);
-        if (end == SHORT)
-            return SHORT;
+    while (!ended) {
+        place = key_at(data, place, size, &begin, &end, &escapes);
+        if (place < 0)
+            return place;
         if (escapes)
             event->usual = false;
         int key = key_of(data, begin, end);
-        place = blank(data, end + 1, size);
-        if (place >= size)
-            return SHORT;
-        if (data[place] != ':')
-            return BROKEN;
-        place = blank(data, place + 1, size);
-        if (place >= size)
-            return SHORT;
         place = data[place] == '"' ? text_of(tables, data, place, size, key, event)
                                    : value_of(data, place, size, key, event);
         if (place < 0)
             return place;
-        place = blank(data, place, size);
-        if (place >= size)
-            return SHORT;
-        if (data[place] == '}')
-            return place + 1;
-        if (data[place] != ',')
-            return BROKEN;
-        place = blank(data, place + 1, size);
+        place = next_of(data, place, size, &ended);
+        if (place < 0)
+            return place;
     }
+    return place;
 }
 
 /* The number of a name, a new one if there is room. */
