@@ -112,6 +112,7 @@ def test_without_the_package_the_next_step_is_said(monkeypatch: pytest.MonkeyPat
 # With the real packages
 
 
+@pytest.mark.filterwarnings("default")  # PyTorch's profiler warns, and crashes where that is an error
 def test_the_handler_of_a_real_profiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch = pytest.importorskip("torch")
     with torch.profiler.profile(
