@@ -297,7 +297,7 @@ static void write_cells(void) {
     waiting = 0;
     /* A program that closes all files may have opened another one by this number since. */
     if (lseek(file, 0, SEEK_CUR) != (off_t)written_bytes) return fail(EBADF);
-    if (!fstatvfs(file, &disk) && disk.f_bfree * disk.f_frsize < least_free_bytes) return fail(ENOSPC);
+    if (!fstatvfs(file, &disk) && disk.f_bfree * disk.f_frsize < least_free_bytes + left) return fail(ENOSPC);
     /* A write that begins at the limit would end the program by SIGXFSZ. */
     if (getrlimit(RLIMIT_FSIZE, &largest)) largest.rlim_cur = RLIM_INFINITY;
     while (left) {
