@@ -44,7 +44,7 @@ LINES = {
     "recorder": 1455,  # times without a processor; a command gets its signals once, and stops with microbench
     "gpu": 8505,
     "meter": 990,
-    "experiments": 10370,  # async functions and generators are run; compilers have bounded memory, errors quote no other file
+    "experiments": 10370,  # async functions and generators are run; compilers have bounded memory
     "benchmarks": 4765,
     "capture": 2005,  # a graph of a function or of its parts, made and proved
     "comparison": 2030,  # sides measured in turn have a sequential rule
