@@ -264,9 +264,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[str]) -> bool:
-    """Draw the closing screen: how many runs came back, which did not and why, and what to type next.
-
-    False if something that came back is not in the store."""
+    """Draw the closing screen: how many runs came back, which did not and why, and what to type next. False if what
+    came back is not in the store."""
     from microbench.fleet.campaign import folder_of
     from microbench.report.terminal import terminal
 
