@@ -55,7 +55,7 @@ LINES = {
     "diagnosis": 6260,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8365,  # counts and what changed, as a screen, Markdown and metrics
-    "fleet": 3535,  # TLS that is refused is told in words; what workers return and files of the store hold is checked; JSON of both reports
+    "fleet": 3535,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2205,  # counts of a call; callbacks; the sides of ab: variables, Pythons, own code
     "cli": 2665,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
 }
