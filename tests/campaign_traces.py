@@ -352,7 +352,7 @@ def ranges(program: Program, seed: random.Random) -> str:
 def several(program: Program, seed: random.Random) -> str:
     """Two or three of all."""
     for change in seed.sample([one for one in KINDS.values() if one is not several], seed.randrange(2, 4)):
-        if len(program.work) > 3 and len(program.launches) > 1:
+        if len(program.work) > 3 and len(program.launches) > 2:
             change(program, seed)
     return ODD
 

@@ -84,7 +84,10 @@ class Spec:
     def signalled(self, *how: str) -> int:
         """Have one of the signals sent, to microbench or to its whole group; not one that the caller ignores."""
         number = int(self.chosen.choice([one for one in NUMBERS if one not in self.ignored]))
-        self.actions.append([self.chosen.choice(how or ("kill", "kill", "killpg")), number])
+        sent = self.chosen.choice(how or ("kill", "kill", "killpg"))
+        if any(".late" in line for line in self.lines):  # one to the group may end what works in the background, or not
+            sent = "kill"
+        self.actions.append([sent, number])
         return number
 
     def stopped(self) -> int:
