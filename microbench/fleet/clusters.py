@@ -124,8 +124,16 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
     class Once(Client):  # type: ignore[misc]
+        """Without a scheduler it ends its thread, which would else try to close it, and wait 30 s for itself."""
+
+        def __init__(self, target: Any, **options: Any) -> None:
+            with ExitStack() as undone:
+                undone.callback(lambda: self._loop_runner.stop())
+                super().__init__(target, **options)
+                undone.pop_all()
+
         def __del__(self) -> None:
-            """Its own thread would close one that could not connect, and wait 30 s for itself."""
+            pass
 
     with ExitStack() as stack:
         try:
@@ -232,15 +240,18 @@ def _cluster(where: Where, hosts: Sequence[str]) -> Any:
         runner.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return LocalCluster(
-        loop=runner.loop,
-        n_workers=where.local,
-        threads_per_worker=1,
-        processes=True,
-        memory_limit=0,
-        dashboard_address="127.0.0.1:0",
-        silence_logs=logging.CRITICAL,
-    )
+    try:
+        return LocalCluster(
+            loop=runner.loop,
+            n_workers=where.local,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        )
+    finally:
+        runner.stop()  # the thread ends with the cluster, which counts on it too
 
 
 def _ssh(hosts: Sequence[str]) -> Any:
