@@ -27,11 +27,11 @@ from microbench.diagnosis.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnosis.idle import CAUSES, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.steps import find_steps
-from microbench.diagnosis.unwatched import OWN_S, USUAL_S, unwatched
+from microbench.diagnosis.unwatched import OWN_S, USUAL_S, beyond_calls, unwatched
 from microbench.library.runs import load
 from microbench.model.constants import Constant, Fit
 from microbench.model.fit import fit_for
-from microbench.model.workload import Kernels, Wait, Workload
+from microbench.model.workload import Copies, Kernels, Wait, Workload
 from microbench.report.sheets.diagnosis import answer, screen
 from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Memory, RangeKind, Thread, Trace
 
@@ -637,6 +637,13 @@ def recorded_s(fit: Fit, **changes: object) -> tuple[Diagnosis, Step, list[float
     free = unwatched(recorded, step.costs)
     assert step.watched_s - step.unwatched_s == pytest.approx(free.cost_s, rel=0.01)
     return found, step, [free.low_s, free.high_s, free.cost_s]
+
+
+def test_a_step_of_copies_alone_needs_no_launch_call() -> None:
+    workload = Workload((Copies("h2d", 4096, 2, host_s=5e-6),), layer="torch_eager")
+    (part,) = beyond_calls(workload, {"h2d_call": 3e-6}).parts
+    assert isinstance(part, Copies)
+    assert part.host_s == pytest.approx(2e-6)
 
 
 def finding(diagnosis: Diagnosis, rule: str) -> Finding:
