@@ -207,8 +207,8 @@ def wait_for_it():
 def sh_prints(spec: Spec) -> str:
     word = spec.word()
     return spec.chosen.choice([
-        f"echo {word}", f"echo {word} >&2", f"printf '\\377\\000{word}'", "cat", "yes | head -n 2000 | tail -n 1",
-        f"printf '%s' {word}", "yes | head -n 1; echo $?", "ls -1 | grep -v recording-",
+        f"echo {word}", f"echo {word} >&2", f"printf '\\377\\000{word}'", "cat", "yes 2>/dev/null | head -n 2000 | tail -n 1",
+        f"printf '%s' {word}", "yes 2>/dev/null | head -n 1; echo $?", "ls -1 | grep -v recording-",
     ])  # fmt: skip
 
 

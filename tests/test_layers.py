@@ -41,7 +41,7 @@ LINES = {
     "core": 1485,  # CUDA sources are read as text of bounded size
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
-    "recorder": 1455,  # times without a processor; a command gets its signals once, and stops with microbench
+    "recorder": 1465,  # times without a processor; a command gets its signals once, and stops with microbench
     "gpu": 8505,
     "meter": 990,
     "experiments": 10370,  # async functions and generators are run; compilers have bounded memory
@@ -54,8 +54,8 @@ LINES = {
     "traces": 3355,
     "diagnosis": 6260,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8365,  # counts and what changed, as a screen, Markdown and metrics
-    "fleet": 3535,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
+    "report": 8370,  # counts and what changed, as a screen, Markdown and metrics
+    "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2205,  # counts of a call; callbacks; the sides of ab: variables, Pythons, own code
     "cli": 2665,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
 }
