@@ -104,15 +104,16 @@ def table(tally: Tally, kinds: list[str], columns: list[str]) -> None:
 def record(path: Path, tally: Tally, kinds: list[str], seed: int) -> None:
     """Add a line for each kind to a table: how many were tried, and how many of them failed."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    machine = f"{len(os.sched_getaffinity(0))} cores, no GPU"
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{cores} {'core' if cores == 1 else 'cores'}, no GPU"
     begun = path.exists()
     with path.open("a", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         if not begun:
-            writer.writerow(("class", "count", "faults", "seed", "machine", "commit", "date"))
+            writer.writerow(("class", "count", "faults", "seed", "machine", "commit", "date", "note"))
         for kind in filter(lambda kind: tally.of([kind]), kinds):
             counted = tally.of([kind]), tally.of([kind], "failed")
-            writer.writerow((kind, *counted, seed, machine, commit.strip(), time.strftime("%Y-%m-%d")))
+            writer.writerow((kind, *counted, seed, machine, commit.strip(), time.strftime("%Y-%m-%d"), ""))
 
 
 def main() -> int:
