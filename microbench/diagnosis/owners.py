@@ -13,6 +13,7 @@ from microbench.diagnosis.idle import BETWEEN, Idle
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
+LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
@@ -42,6 +43,7 @@ HELPS = {
     "cupy": "a graph saves it: stream.begin_capture()",
     OWN: "do it once, or ahead in another process",
     LIBRARY: "do it once, or ahead in another process",
+    LOCK: "do the other thread's work in another process, or in native code",
     f"{WAITING}for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
     IMPORTS: "import before the loop",
     f"{PYTHONS}logging": "log less, or from another thread",
@@ -119,7 +121,7 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
         owner = _of_name(name)
         library = owner.startswith(PYTHONS) and owner != GARBAGE
         if found is None or library:
-            found = owner, found[1] if found is not None else name
+            found = owner, found[1] if found is not None else name.removeprefix(f"{LOCK} ")
         if not library:
             break
     return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
@@ -132,6 +134,8 @@ def _waits(name: str) -> str:
 
 def _of_name(name: str) -> str:
     """Whose a function, an operator or a line is; the name itself where that says nothing."""
+    if name.startswith(LOCK):
+        return LOCK
     if frozen := FROZEN.match(name):
         return PYTHONS + frozen[1]
     function = FUNCTION.search(name)

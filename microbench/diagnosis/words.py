@@ -24,7 +24,7 @@ from microbench.diagnosis.diagnosis import (
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
-from microbench.diagnosis.owners import NAMELESS, WAITING, Owner, owners
+from microbench.diagnosis.owners import LOCK, NAMELESS, WAITING, Owner, owners
 from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
 from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Processor, Trace, name_of
@@ -138,7 +138,8 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
         f"{plain(owner.name)} {as_time(each(diagnosis, owner.seconds))}, {percent(owner.seconds / span_s)} of {whole}"
     )
     if not owner.name.endswith(owner.most):
-        said += f", most in {plain(owner.most, LONGEST_NAME)} {as_time(each(diagnosis, owner.most_s))}"
+        place = plain(owner.most, LONGEST_NAME) if owner.name == LOCK else f"in {plain(owner.most, LONGEST_NAME)}"
+        said += f", most {place} {as_time(each(diagnosis, owner.most_s))}"
     helps = owner.helps
     if owner.name == NAMELESS:
         lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)
