@@ -41,7 +41,7 @@ LINES = {
     "core": 1465,
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
-    "recorder": 1485,  # times without a processor or Python's lock; a command gets its signals once, and stops with microbench
+    "recorder": 1485,  # times without a processor or Python's lock; a command gets its signals once
     "gpu": 8505,
     "meter": 990,
     "experiments": 10335,  # async functions and generators are run
