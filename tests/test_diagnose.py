@@ -22,7 +22,7 @@ from microbench.diagnosis import lanes, ranks, window, words
 from microbench.diagnosis.communication import kind_of
 from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
 from microbench.diagnosis.events import held_by_events
-from microbench.diagnosis.gpu_use import few_blocks_s, pages_s
+from microbench.diagnosis.gpu_use import pages_s, unfilled_s
 from microbench.diagnosis.health import checks
 from microbench.diagnosis.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnosis.idle import CAUSES, MANAGED, idle
@@ -1072,11 +1072,26 @@ def test_a_gpu_that_is_busy_with_one_block_is_no_good_news(name: str, advice: st
         made.launch("others", 100_000)
         made.wait("cudaDeviceSynchronize")
     found = diagnosed(made)
-    told = finding(found, "diagnose.few_blocks")
+    told = finding(found, "diagnose.unfilled")
     assert (found.bound, words.findings(found)[0].severity) == ("GPU-bound", "warning")
     assert told.title.startswith(f"{name} runs as 1 block of ")
     assert advice in told.advice
-    assert few_blocks_s(found) / found.idle.span_s == pytest.approx(0.8, abs=0.03)
+    assert unfilled_s(found) / found.idle.span_s == pytest.approx(0.8, abs=0.03)
+
+
+def test_blocks_smaller_than_a_warp_leave_lanes_idle() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launch("Fan2", 700_000, blocks=1 << 20)
+        made.wait("cudaDeviceSynchronize")
+    trace = made.trace()
+    for threads, told in ((4, True), (256, False)):
+        trace.work["threads"] = threads
+        found = {one.rule: one for one in words.findings(diagnose(trace, costs()))}
+        assert ("diagnose.unfilled" in found) == told
+        if told:
+            assert "1048576 blocks of 4 threads" in found["diagnose.unfilled"].title
+            assert "whole warps" in found["diagnose.unfilled"].advice
 
 
 @pytest.mark.parametrize(("resolution_ns", "forbids"), [(1, ("idle time", "prediction")), (1000, ())])

@@ -1,4 +1,4 @@
-"""Finds managed memory that moves when it is touched, and kernels of too few blocks for a GPU."""
+"""Finds managed memory that moves when it is touched, and kernels that use a small part of a GPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
 BoolArray = npt.NDArray[np.bool_]
 
 WORTH_A_LINE = 0.1  # of the time
-# A GPU has more multiprocessors than this, and a kernel as long is paced by its work, not by its start.
-FEW_BLOCKS, LONG_NS = 8, 20_000
+# A GPU has more multiprocessors than this, a block of fewer threads leaves lanes of its warp idle, and a kernel as long
+# is paced by its work, not by its start.
+FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
 LONGEST_NAME = 60
 
 
@@ -27,7 +28,7 @@ def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The findings about a trace whose idle time is known."""
     if diagnosis.idle is not None:
         yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
-        yield from _few_blocks(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
+        yield from _unfilled(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
 
 
 def pages_s(diagnosis: Diagnosis) -> float:
@@ -59,44 +60,48 @@ def _migrations(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     )
 
 
-def _of_few_blocks(diagnosis: Diagnosis) -> BoolArray:
-    """Long kernels of few blocks, which leave most of a GPU's multiprocessors without work. Communication needs few."""
+def _unfilling(diagnosis: Diagnosis) -> BoolArray:
+    """Long kernels of few blocks, or of blocks smaller than a warp. Communication needs no more."""
     work = diagnosis.trace.work
-    few = (work["kind"] == WORK_KINDS.index("kernel")) & (work["blocks"] > 0) & (work["blocks"] <= FEW_BLOCKS)
-    found: BoolArray = few & (work["end_ns"] - work["begin_ns"] >= LONG_NS)
+    few, small = (work["blocks"] > 0) & (work["blocks"] <= FEW_BLOCKS), (work["threads"] > 0) & (work["threads"] < WARP)
+    long = work["end_ns"] - work["begin_ns"] >= LONG_NS
+    found: BoolArray = (work["kind"] == WORK_KINDS.index("kernel")) & (few | small) & long
     return found & (kinds_of_work(diagnosis.trace)[1] == NONE) if found.any() else found
 
 
-def few_blocks_s(diagnosis: Diagnosis) -> float:
-    """The time in s in which long kernels of few blocks run, and nothing else but copies."""
-    trace, idle, few = diagnosis.trace, diagnosis.idle, _of_few_blocks(diagnosis)
-    if idle is None or not few.any():
+def unfilled_s(diagnosis: Diagnosis) -> float:
+    """The time in s in which such kernels run, and nothing else but copies."""
+    trace, idle, small = diagnosis.trace, diagnosis.idle, _unfilling(diagnosis)
+    if idle is None or not small.any():
         return 0.0
     copies, window = trace.work["kind"] == WORK_KINDS.index("copy"), window_of(trace, diagnosis.steps)
-    without, beside = (gaps_of(trace.work[chosen], idle.device, *window) for chosen in (~few & ~copies, ~copies))
+    without, beside = (gaps_of(trace.work[chosen], idle.device, *window) for chosen in (~small & ~copies, ~copies))
     return (int((without.end_ns - without.begin_ns).sum()) - int((beside.end_ns - beside.begin_ns).sum())) * 1e-9
 
 
-def _few_blocks(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
+def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     """The kernel that takes most of that time."""
-    if (alone_s := few_blocks_s(diagnosis)) <= least_s:
+    if (alone_s := unfilled_s(diagnosis)) <= least_s:
         return
-    work = diagnosis.trace.work[_of_few_blocks(diagnosis)]
+    work = diagnosis.trace.work[_unfilling(diagnosis)]
     names, which = np.unique(work["name"], return_inverse=True)
     most = np.argmax(np.bincount(which, weights=work["end_ns"] - work["begin_ns"]))
     first, name = work[which == most][0], name_of(diagnosis.trace, int(names[most]))
     blocks, threads = (counted(int(first[field]), one) for field, one in (("blocks", "block"), ("threads", "thread")))
+    advice = "Launch more blocks, at least one for each multiprocessor"
+    if first["blocks"] > FEW_BLOCKS:
+        advice = f"Make blocks of whole warps: {WARP} threads or a multiple, better 128 or more"
+    elif family(name).library != OWN:
+        advice = "Give it more work at once: a larger batch, or several calls in one"
     yield Finding(
-        rule="diagnose.few_blocks",
+        rule="diagnose.unfilled",
         severity="advice",
-        title=f"{plain(name, LONGEST_NAME)} runs as {blocks} of {threads}; kernels of few blocks are alone on the GPU "
-        f"for {_takes(diagnosis, alone_s)}",
-        text="A block runs on one multiprocessor, and a GPU has tens of them, or more than a hundred.",
-        threshold=f"kernels of at most {FEW_BLOCKS} blocks that last {as_time(LONG_NS * 1e-9)} or more take "
-        f"{round_percent(WORTH_A_LINE)} of the time",
-        advice="Launch more blocks, at least one for each multiprocessor"
-        if family(name).library == OWN
-        else "Give it more work at once: a larger batch, or several calls in one",
+        title=f"{plain(name, LONGEST_NAME)} runs as {blocks} of {threads}: kernels that use a small part of the GPU "
+        f"are alone on it for {_takes(diagnosis, alone_s)}",
+        text=f"A block runs on one multiprocessor, and a GPU has tens of them or more. A warp has {WARP} threads.",
+        threshold=f"kernels of at most {FEW_BLOCKS} blocks, or of less than a warp in a block, that last "
+        f"{as_time(LONG_NS * 1e-9)} or more take {round_percent(WORTH_A_LINE)} of the time",
+        advice=advice,
     )
 
 

@@ -26,7 +26,7 @@ PARTS = (
     ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
     ("torch/utils/data/", "the data loader"), ("torch/_dynamo/", "torch.compile"),
     ("torch/_inductor/", "torch.compile"), ("torch/_functorch/", "torch.compile"),
-    ("main thread at ", ELSEWHERE),
+    ("enumerate(DataLoader)", "the data loader"), ("main thread at ", ELSEWHERE),
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from microbench.diagnosis.diagnosis import (
     another_gpu,
     each,
 )
-from microbench.diagnosis.gpu_use import few_blocks_s, gpu_use, pages_s
+from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
@@ -96,7 +96,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)), "diagnose.start_up": math.inf,
-        "diagnose.few_blocks": each(diagnosis, few_blocks_s(diagnosis)),
+        "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
     }  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     severity: Severity = (
         "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
     )
-    if bound == "GPU-bound" and few_blocks_s(diagnosis) > WARNING * idle.span_s:
+    if bound == "GPU-bound" and unfilled_s(diagnosis) > WARNING * idle.span_s:
         severity = "warning"
     whole_s = idle.span_s if diagnosis.steps is None else each(diagnosis, idle.span_s)
     title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(whole_s)}"
