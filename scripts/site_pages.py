@@ -1,4 +1,4 @@
-"""A hook of mkdocs: adds to the site README and what else is not in docs/, and the page of the library's docstrings."""
+"""A hook of mkdocs: the site also has README, other pages beside docs/, public docstrings, a table of benchmarks."""
 
 import inspect
 import re
@@ -11,6 +11,7 @@ import microbench
 from microbench.analysis import evidence, stats
 from microbench.comparison import compare
 from microbench.core import model
+from microbench.core.bench import discover
 from microbench.diagnosis import counts, diagnosis
 from microbench.library import surface
 from microbench.library.results import Drawn
@@ -66,7 +67,13 @@ def on_files(files: Any, config: Any) -> None:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links as they are in the checkout lead to the same files of the site, whose root has what is in docs/."""
-    return re.sub(r"\]\((docs|\.\.)/", "](", markdown)
+    return re.sub(r"\]\((docs|\.\.)/", "](", markdown.replace("<!-- table of benchmarks -->", benchmark_table()))
+
+
+def benchmark_table() -> str:
+    """A row a benchmark: its suite, its name, and its question, the first line of its docstring."""
+    rows = (f"| {each.suite} | `{each.name}` | {each.about.splitlines()[0]} |" for each in discover().values())
+    return "\n".join(["| suite | benchmark | question |", "|---|---|---|", *rows])
 
 
 def library_page() -> str:

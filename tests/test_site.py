@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from browser import PATIENCE_MS, launched
 
+from microbench.core.bench import discover
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "lab" / "README.md"]
 
@@ -36,6 +38,8 @@ def test_the_site_begins_with_the_readme_and_has_the_docstrings(site: Path) -> N
     """mkdocs has built it strictly: with all pages in its menu, and no broken link or anchor."""
     assert "Why does the GPU wait for my program" in (site / "index.html").read_text(encoding="utf-8")
     assert 'id="diagnosedtraces"' in (site / "api" / "index.html").read_text(encoding="utf-8")
+    table = (site / "benchmarks" / "index.html").read_text(encoding="utf-8")
+    assert [name for name in discover() if f"<code>{name}</code></td>" not in table] == []
 
 
 @pytest.mark.slow
