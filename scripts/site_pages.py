@@ -139,7 +139,7 @@ def signature(name: str, function: Any) -> str:
 
 def plainly(annotation: Any) -> str:
     """Annotations are texts; their quotes are dropped, those of default values stay."""
-    without = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(annotation))
+    without = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(annotation)).replace("<factory>", "...")
     return re.sub(r": \"([^\"]*)\"", r": \1", without)
 
 
