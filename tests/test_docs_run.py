@@ -169,6 +169,13 @@ def same(shown: str, given: str) -> None:
     assert re.fullmatch(".*".join(parts), alike(given)), f"the page shows:\n{alike(shown)}\nit is:\n{alike(given)}"
 
 
+def test_another_digit_is_another_output_but_for_a_time_by_the_clock() -> None:
+    same("…\nby 39.6 % at 2.0 µs after 3.1 s\n", "first\nby 39.6 %  at 2.0 µs\nafter 17 s\n")
+    for changed in ("by 39.5 % at 2.0 µs after 3.1 s", "by 39.6 % at 2.1 µs after 3.1 s"):
+        with pytest.raises(AssertionError, match="the page shows"):
+            same("by 39.6 % at 2.0 µs after 3.1 s\n", changed)
+
+
 @functools.cache
 def source() -> str:
     """The text of the package and of the example, in which a text of several lines is joined."""
