@@ -51,7 +51,7 @@ LINES = {
     "model": 4165,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6365,
     "archive": 1935,
-    "traces": 3365,
+    "traces": 3370,
     "diagnosis": 6375,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8365,  # counts and what changed, as a screen, Markdown and metrics
