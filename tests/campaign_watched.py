@@ -558,7 +558,7 @@ def supervise(asked: dict[str, Any]) -> dict[str, Any]:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, b"\x18\x00\x50\x00\x00\x00\x00\x00")
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         streams, reading = [theirs] * 3, {ours: "out"}
-        os.write(ours, b"one\ntwo\n\x04")
+        os.write(ours, b"one\ntwo\n" + 9 * b"\x04")  # each who reads further gets an end
     else:
         (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
         streams, reading = [os.open("stdin", os.O_RDONLY), out_w, err_w], {out_r: "out", err_r: "err"}
