@@ -280,6 +280,15 @@ sys.settrace(None)
 library = os.path.dirname(os.__file__)
 print(sorted(name for name in seen if os.path.isfile(name) and not name.startswith(library)))
 """
+ASYNC = """
+import asyncio
+import torch
+async def main():
+    await asyncio.gather(*(asyncio.to_thread(torch.steps, 10) for _ in range(3)))
+    process = await asyncio.create_subprocess_exec("false")
+    print(await process.wait())
+asyncio.run(main(), debug=True)
+"""
 DOES: Mapping[str, tuple[str, int]] = {
     "spawn": (POOL.format("spawn"), 30),
     "forkserver": (POOL.format("forkserver"), 30),
@@ -294,10 +303,7 @@ DOES: Mapping[str, tuple[str, int]] = {
         "several = [threading.Thread(target=steps) for _ in range(3)]\n[each.start() for each in several]\n"
         "[each.join() for each in several]\nprint(threading.active_count(), threading.current_thread().name)", 30,
     ),
-    "asyncio": (
-        "import asyncio, torch\nasync def main():\n    await asyncio.gather(*(asyncio.to_thread(torch.steps, 10) for _ in range(3)))\n"
-        "    process = await asyncio.create_subprocess_exec('false')\n    print(await process.wait())\nasyncio.run(main(), debug=True)", 30,
-    ),
+    "asyncio": (ASYNC, 30),
     "reload": ("import importlib, torch\nprint(vars(torch.__loader__))\nimportlib.reload(torch).steps(30)", 30),
 }  # fmt: skip
 

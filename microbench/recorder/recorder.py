@@ -23,6 +23,7 @@ from .sampler import THREAD, Sampler, start_thread
 
 PACKAGES = ("torch", "jax", "cupy", "numba", "triton", "tensorflow", "torch_geometric", "transformers", "flax")
 READINGS = 3
+LAST = -1000  # of what multiprocessing calls at the end of a process
 AT_EXIT, AFTER_A_TIME, AFTER_A_BLOCK, AFTER_A_FAILURE = range(4)  # why a recording ends
 PYTHON_LOCK = "lines of Python, because this Python runs without its lock (GIL)", "run it with PYTHON_GIL=1"
 
@@ -52,6 +53,9 @@ def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
     atexit.register(recorder.stop_at_exit)
     if "reasons" in settings:
         start_thread(recorder.stop_after, settings["for_s"] or 0)
+        several = sys.modules.get("multiprocessing.process")
+        if several is not None and several.parent_process() is not None:  # a fork of it ends by os._exit
+            sys.modules["multiprocessing.util"].Finalize(None, recorder.stop_at_exit, exitpriority=LAST)
     return recorder
 
 
