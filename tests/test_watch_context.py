@@ -132,7 +132,8 @@ except Exception as error:
 @pytest.mark.parametrize(("before", "path", "words", "next_step"), [
     (f"torch.library.cuptiSubscribe(torch.ctypes.byref(torch.ctypes.c_void_p()), None, None)  # {CUPTI}",
      "", "another profiler is attached to the process already", "run the program without the other profiler"),
-    ("kept = microbench.watch(); kept.__enter__()", "", "microbench records this process already", "before another one begins"),
+    ("kept = microbench.watch(); kept.__enter__()",
+     "", "microbench records this process already", "before another one begins"),
     ("with open('mine.rows', 'w') as file: file.write('mine')",
      "'mine.rows'", "/mine.rows exists", "give the name of a new file"),
     ("", "'not/there.rows'", "/not/there.rows cannot be written: No such file", "give another path"),
