@@ -142,6 +142,12 @@ def py_children(spec: Spec) -> str:
         "import asyncio\nasync def f():\n    p = await asyncio.create_subprocess_exec('true'); print(await p.wait())\nasyncio.run(f())"
         if not spec.ignored else "pass",
         f"print(subprocess.run('yes | head -n {number} | wc -l', shell=True, capture_output=True).stdout)",
+        f"os.mkdir('{name}.d'); os.chdir('{name}.d'); os.rmdir('../{name}.d'); os.chdir(os.environ['HERE'])",
+        "from concurrent.futures import ProcessPoolExecutor as P; import multiprocessing as mp\n"
+        "with P(1, mp_context=mp.get_context('fork')) as pool:\n    print(list(pool.map(abs, [-1])))"
+        if not spec.ignored and not spec.closed else "pass",
+        "seen_files = set()\nsys.settrace(lambda f, e, a: seen_files.add(f.f_code.co_filename))\nimport colorsys\nsys.settrace(None)\n"
+        "print(sorted(n for n in seen_files if os.path.isfile(n)))",
     ])  # fmt: skip
 
 
@@ -154,7 +160,18 @@ def py_stops(spec: Spec) -> str:
 
 
 def py_gpu(spec: Spec) -> str:
-    part = spec.chosen.randrange(6)
+    part = spec.chosen.randrange(9)
+    if part == 6:  # a package that cannot be imported raises its own traceback
+        return (
+            "os.makedirs('b/cupy', exist_ok=True); open('b/cupy/__init__.py', 'w').write('1 / 0'); sys.path.insert(0, 'b')\n"
+            "try:\n    import cupy\nexcept ZeroDivisionError:\n    import traceback; traceback.print_exc()\nsys.path.remove('b')"
+        )
+    if part == 7 and "py_gpu" not in spec.parts and not spec.ignored and not spec.closed:  # it ends by os._exit
+        spec.steps += 30
+        return (
+            "def work():\n    import torch; torch.steps(30)\n"
+            "import multiprocessing as mp\nq = mp.get_context('fork').Process(target=work); q.start(); q.join(); print(q.exitcode)"
+        )
     if part == 0:
         return "import importlib.util; print(importlib.util.find_spec('torch') is not None)"
     if part == 1:

@@ -3,6 +3,10 @@ are installed."""
 
 from __future__ import annotations
 
+import copy
+import pickle
+import sys
+import types
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -100,13 +104,28 @@ def test_windows_without_steps_are_refused(steps: int, after: int) -> None:
 
 
 def test_without_the_package_the_next_step_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     for name in ("lightning", "lightning.pytorch", "pytorch_lightning", "transformers"):
         monkeypatch.setitem(sys.modules, name, None)
     for make in (mb.lightning_callback, mb.trainer_callback):
         with pytest.raises(UsageError, match="is not installed"):
             make()
+
+
+@pytest.mark.parametrize(("package", "base", "make"), [
+    ("pytorch_lightning", "Callback", mb.lightning_callback), ("transformers", "TrainerCallback", mb.trainer_callback),
+])  # fmt: skip
+def test_handlers_and_callbacks_can_be_sent_to_another_process(
+    package: str, base: str, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As strategies that spawn processes do."""
+    for name in ("lightning", "lightning.pytorch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**{base: type(base, (), {})}))
+    for sent in (pickle.loads(pickle.dumps(make(steps=3, after=2))), copy.deepcopy(make(steps=3, after=2))):
+        assert type(sent).__name__ == "Microbench"
+        assert isinstance(sent, getattr(sys.modules[package], base))
+    handler = pickle.loads(pickle.dumps(mb.trace_handler("traces", step="1ms")))
+    assert handler.args == (Path("traces"), "1ms")
 
 
 # With the real packages

@@ -1,5 +1,6 @@
 """The library: it gives the command's figures, draws itself, and its errors say what to do next."""
 
+import copy
 import json
 import pickle
 import re
@@ -265,3 +266,27 @@ def test_a_notebook_keeps_its_own_style(reference: mb.RecordedRun, tmp_path: Pat
                     assert light != tab.eval_on_selector(".microbench", ground)
                     assert tab.locator(".microbench svg:visible").count() == 1  # the first figure is open
     assert seen["with"] == seen["without"]
+
+
+@pytest.mark.parametrize("kind", ["run", "comparison", "step", "traces", "error"])
+def test_what_the_library_gives_can_be_made_in_a_thread_and_sent_to_another_process(
+    kind: str, tmp_path: Path, reference: mb.RecordedRun
+) -> None:
+    """A step of 1100 kernels was nested too deeply to be copied."""
+    trace = tmp_path / "trace.json"
+    trace.write_bytes(kineto(steps_of(8).trace()))
+    makes: dict[str, Any] = {
+        "run": lambda: reference,
+        "comparison": lambda: mb.compare(reference, Path(__file__).parent / "data" / "quiet-h200.json.xz"),
+        "step": lambda: mb.predict(kernels=1100, duration="6us", layer="torch", run=reference),
+        "traces": lambda: mb.diagnose(trace, run=reference),
+        "error": lambda: mb.UsageError("a cause", "a next step"),
+    }
+    with ThreadPoolExecutor(2) as threads:
+        made, other = threads.map(lambda _: makes[kind](), range(2))
+    expected = str(made)
+    assert str(other) == expected
+    for copied in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
+        assert type(copied) is type(made)
+        assert str(copied) == expected
+    assert getattr(pickle.loads(pickle.dumps(made)), "next_step", "a next step") == "a next step"

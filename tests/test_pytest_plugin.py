@@ -123,6 +123,91 @@ def test_counts_are_held_against_a_baseline(tmp_path: Path, monkeypatch: pytest.
     assert "pytest --update-counts keeps them" in said
 
 
+MANY = """
+import asyncio, unittest
+import pytest
+from microbench.core.ops import Launch
+
+def steps(gpu, times):
+    kernel = gpu.bind(Launch(duration_ns=2000))
+    return lambda: [kernel(1) for _ in range(times)]
+
+class TestA:
+    def test_step(self, microbench, microbench_gpu):
+        microbench.counts(steps(microbench_gpu, 3))
+
+class TestB:
+    def test_step(self, microbench, microbench_gpu):
+        microbench.counts(steps(microbench_gpu, 9))
+
+IDS = ["a/b", "a b", "a  b", "a", "[", "x" * 300, "", "../up"]
+
+@pytest.mark.parametrize("name", IDS)
+def test_named(microbench, microbench_gpu, name):
+    microbench.counts(steps(microbench_gpu, 2 + IDS.index(name)))
+
+class TestUnit(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def given(self, microbench, microbench_gpu):
+        self.microbench, self.gpu = microbench, microbench_gpu
+
+    def test_step(self):
+        for times in (1, 2):
+            self.microbench.counts(steps(self.gpu, times))
+        self.microbench(steps(self.gpu, 2), at_most_launches=2, graph=True)
+
+def test_async(microbench, microbench_gpu):
+    step = steps(microbench_gpu, 2)
+    async def awaited():
+        await asyncio.sleep(0)
+        step()
+    assert microbench.counts(awaited).figures["launches"] == 2
+    microbench(awaited, at_most_launches=2)
+    async def within():
+        await asyncio.to_thread(microbench.counts, step)
+        with pytest.raises(pytest.fail.Exception, match="an event loop runs already"):
+            microbench.counts(awaited)
+    asyncio.run(within())
+"""
+
+
+@pytest.mark.parametrize("options", [
+    (), pytest.param(("--import-mode=importlib",), marks=pytest.mark.slow),
+    pytest.param(("-n2",), marks=pytest.mark.slow),
+    pytest.param(("-n2", "--dist", "loadfile"), marks=pytest.mark.slow),
+])  # fmt: skip
+def test_each_test_has_baselines_of_its_own_wherever_it_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Tests of one name in several classes, and parameters that a file name cannot hold, shared a baseline."""
+    assert "12 passed" in run(tmp_path, "fake", "--update-counts", *options, project=MANY)
+    names = {path.name for path in (tmp_path / "counts").iterdir()}
+    assert len(names) == 2 + 8 + 2 + 2, names
+    assert {"test_mine.TestA.test_step.json", "test_mine.test_named_a_.json"} < names
+    said = run(tmp_path, "fake", *options, project=MANY)
+    assert "12 passed" in said
+    assert "warning" not in said
+
+
+@pytest.mark.slow
+def test_two_processes_write_a_baseline_at_once(tmp_path: Path) -> None:
+    said = run(tmp_path, "fake", "--dist", "each", "--tx", "2*popen", "--update-counts", project=MANY)
+    assert "24 passed" in said
+    assert "24 passed" in run(tmp_path, "fake", "--dist", "each", "--tx", "2*popen", project=MANY)
+    assert not list(tmp_path.glob("counts/.*"))
+
+
+def test_a_damaged_baseline_is_an_error_in_words_and_can_be_written_anew(tmp_path: Path) -> None:
+    project = MANY.partition("class TestB")[0]
+    base = tmp_path / "counts" / "test_mine.TestA.test_step.json"
+    base.parent.mkdir()
+    base.write_text("<<<<<<< HEAD\n{}")
+    said = run(tmp_path, "fake", project=project)
+    assert "test_mine.TestA.test_step.json holds no counts" in said
+    assert "or by pytest --update-counts" in said
+    assert "JSONDecodeError" not in said
+    assert "1 passed" in run(tmp_path, "fake", "--update-counts", project=project)
+    assert "1 passed" in run(tmp_path, "fake", project=project)
+
+
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
 def test_without_a_gpu_tests_are_skipped(tmp_path: Path) -> None:
     said = run(tmp_path, "cuda:0")

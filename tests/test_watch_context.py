@@ -132,7 +132,8 @@ except Exception as error:
 @pytest.mark.parametrize(("before", "path", "words", "next_step"), [
     (f"torch.library.cuptiSubscribe(torch.ctypes.byref(torch.ctypes.c_void_p()), None, None)  # {CUPTI}",
      "", "another profiler is attached to the process already", "run the program without the other profiler"),
-    ("microbench.watch().__enter__()", "", "another profiler is attached to the process already", "microbench)"),
+    ("kept = microbench.watch(); kept.__enter__()",
+     "", "microbench records this process already", "before another one begins"),
     ("with open('mine.rows', 'w') as file: file.write('mine')",
      "'mine.rows'", "/mine.rows exists", "give the name of a new file"),
     ("", "'not/there.rows'", "/not/there.rows cannot be written: No such file", "give another path"),
@@ -252,3 +253,133 @@ print([name for name in os.listdir(os.environ["TMPDIR"]) if "recording" in name]
     assert output(place, tmp_path, text).splitlines() == ["(100, 105, 0, 0)", "(40, 42, 0, 0)", "[]"]
     done = ran(place, tmp_path, text, STAND_IN_STATUS="39")
     assert "Skip: microbench watch does not record here" in done.stderr
+
+
+SHARED = """
+import asyncio, copy, os, pickle, threading
+def rows(recording):
+    return len(recording._trace.work)
+def block():
+    try:
+        with microbench.watch() as recording:
+            torch.steps(2)
+            together.wait()
+        return rows(recording)
+    except microbench.UsageError as error:
+        together.wait()
+        return str(error)
+def in_threads(*functions):
+    said = []
+    threads = [threading.Thread(target=lambda function=each: said.append(function())) for each in functions]
+    [each.start() for each in threads]
+    [each.join() for each in threads]
+    return sorted(said, key=str)
+together = threading.Barrier(1)
+"""
+
+
+def test_blocks_in_threads_and_within_each_other_are_recorded_once_or_refused_in_words(
+    place: Place, tmp_path: Path
+) -> None:
+    text = """
+print(in_threads(block))
+together = threading.Barrier(2)
+print(in_threads(block, block))
+together = threading.Barrier(1)
+with microbench.watch() as outer:
+    torch.steps(1)
+    print(block())
+print(rows(outer), block())
+async def several():
+    async def one():
+        await asyncio.sleep(0)
+        return block()
+    with microbench.watch() as recording:
+        await asyncio.gather(*(asyncio.to_thread(torch.steps, 1) for _ in range(3)))
+    return rows(recording), await asyncio.gather(one(), one())
+print(asyncio.run(several()))
+microbench.watch().__enter__()  # a block that is never left ends with its object
+print(block())
+one = microbench.watch()
+one.__enter__()
+torch.steps(1)
+print(in_threads(lambda: one.__exit__(None, None, None)), rows(one))
+for _ in range(2):
+    try:
+        one.__exit__(None, None, None)
+    except microbench.UsageError as error:
+        print(error)
+"""
+    already = "microbench records this process already"
+    assert output(place, tmp_path, SHARED + text).splitlines() == [
+        "[40]", f"[40, '{already}']", already, "20 40", "(60, [40, 40])", "40", "[None] 20",
+        *["no block is recorded"] * 2,
+    ]  # fmt: skip
+
+
+def test_counts_of_threads_and_of_async_functions_and_generators(place: Place, tmp_path: Path) -> None:
+    text = """
+def launches(function, *arguments):
+    return microbench.counts(function, *arguments).figures["launches"]
+async def awaited():
+    await asyncio.sleep(0)
+    torch.steps(1)
+def yields():
+    for _ in range(2):
+        torch.steps(1)
+        yield 1
+print(in_threads(lambda: launches(torch.steps, 1)), launches(awaited), launches(yields))
+async def running():
+    try:
+        launches(awaited)
+    except microbench.UsageError as error:
+        print(error)
+    return await asyncio.to_thread(launches, awaited)
+print(asyncio.run(running()))
+"""
+    assert output(place, tmp_path, SHARED + text).splitlines() == [
+        "[20] 20 40", "an async function cannot be run here, where an event loop runs already", "20",
+    ]  # fmt: skip
+
+
+def test_recordings_and_what_is_made_of_them_can_be_copied(place: Place, tmp_path: Path) -> None:
+    text = """
+with microbench.watch() as recording:
+    torch.steps(3)
+for each in (pickle.loads(pickle.dumps(recording)), copy.deepcopy(recording), copy.copy(recording)):
+    assert rows(each) == 60 and repr(each) == repr(recording)
+found, counted = recording.diagnosis(), microbench.counts(torch.steps, 1)
+for copied in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+    assert copied.to_dicts() == found.to_dicts() and str(copied) == str(found)
+assert pickle.loads(pickle.dumps(counted)) == counted == copy.deepcopy(counted)
+pickle.loads(pickle.dumps(microbench.trace_handler("traces")))
+print(block())
+"""
+    assert output(place, tmp_path, SHARED + text) == "40\n"
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_of_a_block_leaves_nothing_and_the_next_one_is_recorded(
+    place: Place, tmp_path: Path
+) -> None:
+    text = """
+import random, signal, warnings
+warnings.simplefilter("ignore", ResourceWarning)
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+seen = 0
+for _ in range(150):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 0.05))
+        with microbench.watch():
+            torch.steps(3)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        seen += 1
+    assert (found := block()) == 40, found
+print(seen > 0)
+"""
+    done = ran(place, tmp_path, SHARED + text)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert [one.name for one in tmp_path.glob("microbench-*")] == []

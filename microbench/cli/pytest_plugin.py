@@ -9,15 +9,18 @@ Counts and ratios of one process hold on any machine; absolute times do not, so 
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from microbench.core.errors import MeasurementError, MicrobenchError, Skip
+from microbench.core.errors import MeasurementError, MicrobenchError, Skip, UsageError
 
 if TYPE_CHECKING:
     from microbench.diagnosis.counts import Counts
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 # Steps and replays are timed in turn, this many of each.
 TURNS = 50
+MOST_NAME = 150  # bytes of the name of a baseline
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,31 +72,40 @@ class Asserted:
         and where; warns if something is less. Gives the counts.
         """
         __tracebackhide__ = True
+        from microbench.core.calls import run_whole
+        from microbench.core.files import replace
         from microbench.diagnosis.changed import Side, change_words, compare
         from microbench.diagnosis.counts import count_nodes, read_counts, written
         from microbench.experiments.own.loading import OwnCall
         from microbench.experiments.own.step import own_step
         from microbench.library.recordings import counted_call
 
-        call = partial(function, *arguments, **named)
-        if self._gpu.simulated:
-            with self._gpu.case():
-                step: Any = own_step(self._gpu, lambda: OwnCall(call, (*arguments, *named.values()), ""))
-                nodes, waits = step.submitted()
-                found = count_nodes(((node.kind, node.name, 1) for node in nodes), waits)
-        else:
-            try:
+        call = run_whole(partial(function, *arguments, **named), function)
+        try:
+            if self._gpu.simulated:
+                with self._gpu.case():
+                    step: Any = own_step(self._gpu, lambda: OwnCall(call, (*arguments, *named.values()), ""))
+                    nodes, waits = step.submitted()
+                    found = count_nodes(((node.kind, node.name, 1) for node in nodes), waits)
+            else:
                 found = counted_call(call)
-            except MicrobenchError as error:
-                pytest.fail(f"{error}; {error.next_step}")
+        except MicrobenchError as error:
+            pytest.fail(f"{error}; {error.next_step}")
+        except MeasurementError as error:
+            pytest.fail(str(error))
         self._counted += 1
-        node = self._request.node
-        name = re.sub(r"[^\w.-]+", "_", f"{node.path.stem}.{node.name}") + f"-{self._counted}" * (self._counted > 1)
-        path = node.path.parent / "counts" / f"{name}.json"
-        before = read_counts(path.read_bytes(), path.name) if path.is_file() else None
-        if self._request.config.getoption("--update-counts"):
+        update = self._request.config.getoption("--update-counts")
+        path = self._baseline()
+        before = None
+        if path.is_file():
+            try:
+                before = read_counts(path.read_bytes(), path.name)
+            except MicrobenchError as error:
+                if not update:
+                    pytest.fail(f"{error}; {error.next_step}, or by pytest --update-counts")
+        if update:
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(written(found, before))
+            os.close(replace(path, written(found, before)))  # at once, because several processes may test
         elif before is None:
             pytest.fail(f"there is no baseline {path}: write it by pytest --update-counts")
         else:
@@ -107,6 +120,16 @@ class Asserted:
             if differences:
                 warnings.warn(f"counts are not those of {path.name}; pytest --update-counts keeps them", stacklevel=2)
         return found
+
+    def _baseline(self) -> Path:
+        """The file of the counts, which is no other test's and none of another call in this test."""
+        node = self._request.node
+        within = node.nodeid.partition("::")[2].replace("::", ".") or node.name
+        name = re.sub(r"[^\w.-]+", "_", f"{node.path.stem}.{within}")
+        if len(name.encode()) > MOST_NAME or re.sub(r"[\w.-]|\[(?=[^[]+\]$)|\]$", "", within):
+            digest = hashlib.sha256(within.encode(errors="surrogatepass")).hexdigest()[:8]
+            name = f"{name.encode()[:MOST_NAME].decode(errors='ignore')}-{digest}"
+        return Path(node.path.parent, "counts", name + f"-{self._counted}" * (self._counted > 1) + ".json")
 
     def __call__(
         self,
@@ -125,13 +148,19 @@ class Asserted:
         a replay must be. Fails with the line that prevents the capture, the launches, or the gain.
         """
         __tracebackhide__ = True
+        from microbench.core.calls import run_whole
         from microbench.experiments.own.loading import OwnCall
         from microbench.experiments.own.step import NotCapturedError, own_step
 
         file = getattr(getattr(function, "__code__", None), "co_filename", "")
-        call = partial(function, *arguments, **named)
+        call = run_whole(partial(function, *arguments, **named), function)
         with self._gpu.case():
-            step = own_step(self._gpu, lambda: OwnCall(call, (*arguments, *named.values()), file))
+            try:
+                step = own_step(self._gpu, lambda: OwnCall(call, (*arguments, *named.values()), file))
+            except UsageError as error:
+                pytest.fail(f"{error}; {error.next_step}")
+            except MeasurementError as error:
+                pytest.fail(str(error))
             try:
                 captured = step.capture(follow=True)
             except NotCapturedError as error:

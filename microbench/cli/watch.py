@@ -32,6 +32,10 @@ UNSEEN = (
     "no process of the command started CUDA; those with a cleaned environment are not seen; start the program itself: "
     "microbench watch -- python train.py"
 )
+NOTHING = (
+    "the command submitted nothing to a GPU while it was recorded; of a process that ends by a kill or os._exit the "
+    "last thousands of rows are lost"
+)
 # A core dump of microbench itself would be useless.
 DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
@@ -165,7 +169,7 @@ def _explain(
     if paths := _recordings(folder):
         terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
     elif not lines:
-        lines = ["not recorded: the command submitted nothing to a GPU while it was recorded"]
+        lines = [f"not recorded: {NOTHING}"]
     terminal.tell(lines, console)
 
 

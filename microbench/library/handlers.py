@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,15 @@ from microbench.library.recordings import Recording
 
 def handler(folder: str | Path, step: str | None) -> Callable[[Any], None]:
     """A function that saves the trace of a torch.profiler into a folder, and shows its diagnosis."""
-    made = Path(folder)
+    return partial(_handle, Path(folder), step)  # which another process may get
 
-    def handle(profiler: Any) -> None:
-        made.mkdir(parents=True, exist_ok=True)
-        names = (made / f"trace-{os.getpid()}-{number}.json" for number in count(1))
-        path = next(path for path in names if not path.exists())
-        profiler.export_chrome_trace(str(path))
-        show(path, step)
 
-    return handle
+def _handle(folder: Path, step: str | None, profiler: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    names = (folder / f"trace-{os.getpid()}-{number}.json" for number in count(1))
+    path = next(path for path in names if not path.exists())
+    profiler.export_chrome_trace(str(path))
+    show(path, step)
 
 
 def show(path: Path, step: str | None = None) -> None:
@@ -94,6 +94,9 @@ def of_lightning(window: Window) -> Any:
         def on_train_batch_end(self, *_: object, **__: object) -> None:
             window.end_step()
 
+        def __reduce__(self) -> tuple[Any, ...]:  # strategies of several processes hand it over
+            return of_lightning, (window,)
+
         def on_train_end(self, *_: object, **__: object) -> None:
             window.end()
 
@@ -113,6 +116,9 @@ def of_transformers(window: Window) -> Any:
 
         def on_step_end(self, *_: object, **__: object) -> None:
             window.end_step()
+
+        def __reduce__(self) -> tuple[Any, ...]:  # strategies of several processes hand it over
+            return of_transformers, (window,)
 
         def on_train_end(self, *_: object, **__: object) -> None:
             window.end()

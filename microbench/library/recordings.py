@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 import warnings
@@ -100,10 +101,18 @@ class Recording:
     def __enter__(self) -> Self:
         if self._file is not None:
             raise UsageError("this recording has been made already", "call microbench.watch() for each block")
+        early = self._early  # `tell` keeps no reference to this object, with which the temporary file goes
+
+        def tell(cause: str, next_step: str) -> None:
+            early.append(f"not recorded: {plain(cause)}")
+
         try:
-            folder = Path(tempfile.mkdtemp(prefix="microbench-recording-"))
-            weakref.finalize(self, _remove, folder, os.getpid())
-            self._recorder = program.begin_here(folder, self._tell, file=self._given, stacks=self._stacks)
+            folder = Path(tempfile.gettempdir(), f"microbench-recording-{secrets.token_hex(8)}")
+            held: list[recorder.Recorder] = []
+            # First, because a Ctrl-C may come between any two of these lines, and before the block is left.
+            weakref.finalize(self, _end, folder, os.getpid(), held)
+            folder.mkdir(0o700)
+            self._recorder = program.begin_here(folder, tell, held, file=self._given, stacks=self._stacks)
         except NotRecorded as error:
             next_step = ANOTHER_PATH if error.next_step.endswith(" -o") else error.next_step
             raise UsageError(plain(error.cause), next_step) from None
@@ -116,7 +125,8 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._recorder is not None
+        if self._recorder is None:
+            raise UsageError("no block is recorded", "use it by `with`, once")
         self._recorder.end()
         self._recorder, self._ended = None, True
         if self._early and error is None:
@@ -124,10 +134,6 @@ class Recording:
 
     def __repr__(self) -> str:
         return f"<microbench.Recording{f' {plain(self.path)}' if self._ended else ': not ended'}>"
-
-    def _tell(self, cause: str, next_step: str) -> None:
-        """Keep why the recording has ended early."""
-        self._early.append(f"not recorded: {plain(cause)}")
 
 
 def counted_call(call: Callable[[], object]) -> Counts:
@@ -145,10 +151,17 @@ def counted_call(call: Callable[[], object]) -> Counts:
     return usual_of(several)
 
 
-def _remove(folder: Path, process: int) -> None:
-    """Remove a temporary folder; a forked child leaves it to the process that made it."""
+def _end(folder: Path, process: int, held: list[recorder.Recorder]) -> None:
+    """End a recording whose block was not left, and remove its temporary folder; a forked child leaves that to the
+    process that made it."""
     if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            for each in held:
+                each.end()
+            shutil.rmtree(folder, ignore_errors=True)
+        except KeyboardInterrupt:
+            _end(folder, process, held)
+            raise
 
 
 def columns(trace: Trace, table: Table) -> dict[str, Any]:

@@ -281,15 +281,17 @@ def watch(path: str | Path | None = None, *, stacks: bool = False) -> Recording:
 def counts(function: Callable[..., object], *arguments: object, **named: object) -> Counts:
     """Count what a call of a function submits to the GPU and waits for: ``mb.counts(step, batch).figures["launches"]``.
 
-    The function is called four times, and then recorded three times; each count is the median of these. Counts do not
-    depend on the time that anything takes, so they hold on a busy machine. The call raises a UsageError where this
-    process cannot be recorded, and if the function submits nothing.
+    The function is called four times, and then recorded three times; each count is the median of these. One that is
+    async is awaited, and a generator exhausted. Counts do not depend on the time that anything takes, so they hold on a
+    busy machine. The call raises a UsageError where this process cannot be recorded, and if the function submits
+    nothing.
     """
     from functools import partial
 
+    from microbench.core.calls import run_whole
     from microbench.library.recordings import counted_call
 
-    return counted_call(partial(function, *arguments, **named))
+    return counted_call(run_whole(partial(function, *arguments, **named), function))
 
 
 def trace_handler(folder: str | Path = "traces", *, step: str | None = None) -> Callable[[Any], None]:

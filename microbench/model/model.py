@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
@@ -81,6 +81,11 @@ class Played:
     def __init__(self, host: Sequence[Interval], work: Sequence[Interval], end: Moment) -> None:
         self.end_s = end[0]
         self._host, self._work, self._end = host, work, end
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy and another process get: its shares in place of the critical path, each of whose moments holds
+        the one before it, too deep to be copied."""
+        return {**vars(self), "shares": self.shares, "_end": None}
 
     @cached_property
     def host(self) -> tuple[Span, ...]:

@@ -17,7 +17,7 @@ from opcode import opmap
 from typing import Any
 
 from . import cells
-from .sampler import MOST_FRAMES, THREAD, Places
+from .sampler import HERE, MOST_FRAMES, THREAD, Places
 
 TOOLS = (4, 3)  # numbers of sys.monitoring that no other tool has reserved
 EVERY_S = 0.05
@@ -28,7 +28,6 @@ MOST_TURNS, FASTEST = 256, 400
 AGAIN_NS = 250_000_000  # after which turns of fast loops are noted again in a pause
 WITH_THREADS = ("jax", "jaxlib", "tensorflow")  # submit work from threads of their own
 MOST_WAITING = 100_000  # turns; in a forked child nobody writes them
-HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 MODULES = os.path.join("torch", "nn", "modules", "module.py")  # calls the code of PyTorch's modules
 
 

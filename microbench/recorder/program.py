@@ -66,17 +66,22 @@ WHOLE = How(whole=True)  # everything, from the begin to the end
 
 
 def begin_here(
-    folder: Path, tell: Callable[[str, str], None], *, file: Path | None = None, stacks: bool = False
+    folder: Path,
+    tell: Callable[[str, str], None],
+    held: list[recorder.Recorder] | None = None,
+    *,
+    file: Path | None = None,
+    stacks: bool = False,
 ) -> recorder.Recorder:
     """Record this process itself from now on, into ``file`` or a file in ``folder``, which exists.
 
-    ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded and OSError.
+    ``tell`` and ``held`` are as in recorder.begin. Raises NotRecorded and OSError.
     """
     made = library.library()
     if made is None:
         raise cupti.NotRecorded(*library.MISSING)
     settings = {**_settings(folder, WHOLE._replace(stacks=stacks), made), "file": None if file is None else str(file)}
-    return recorder.begin("", settings, tell)
+    return recorder.begin("", settings, tell, held)
 
 
 def _settings(folder: Path, how: How, made: Path) -> dict[str, object]:

@@ -998,7 +998,7 @@ EXPORTED const char *microbench_begin(
     double every, int whole, const char *folder_of_reasons) {
     static atomic_bool marks;
     if (atomic_exchange(&active, true)) {
-        succeeded(TAKEN, "cuptiSubscribe");
+        refuse("let it end before another one begins", "microbench records this process already");
         return reason;
     }
     if (!atomic_exchange(&marks, true)) pthread_atfork(NULL, NULL, mark_fork);

@@ -23,6 +23,7 @@ from .sampler import THREAD, Sampler, start_thread
 
 PACKAGES = ("torch", "jax", "cupy", "numba", "triton", "tensorflow", "torch_geometric", "transformers", "flax")
 READINGS = 3
+LAST = -1000  # of what multiprocessing calls at the end of a process
 AT_EXIT, AFTER_A_TIME, AFTER_A_BLOCK, AFTER_A_FAILURE = range(4)  # why a recording ends
 PYTHON_LOCK = "lines of Python, because this Python runs without its lock (GIL)", "run it with PYTHON_GIL=1"
 
@@ -33,7 +34,7 @@ class Shared(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint32) for name in ("first_thread", "window_open", "wanted", "can_switch")]
 
 
-def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
+def begin(package: str, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
     """Record from now on, because the program imports this package.
 
     ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "library" the file of
@@ -42,16 +43,21 @@ def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
     loops in the rest. With neither it pauses now and then, unless "whole" is true. With "stacks" the functions
     that Python is in are sampled too, but not in pauses. "reasons" is a folder that `microbench watch` removes at its
     end, which ends the recording too; a block has none. ``tell`` is called with a cause and a next step if the
-    recording ends early. Raises NotRecorded and OSError.
+    recording ends early. What is begun is ``held`` before, whenever a Ctrl-C comes. Raises NotRecorded and OSError.
     """
     recorder = Recorder(settings, tell)
+    if held is not None:
+        held.append(recorder)
     with contextlib.ExitStack() as failed:
         failed.callback(recorder.abandon)  # also after a Ctrl-C
         recorder.start(package, settings)
+        atexit.register(recorder.stop_at_exit)
+        if "reasons" in settings:
+            start_thread(recorder.stop_after, settings["for_s"] or 0)
+            several = sys.modules.get("multiprocessing.process")
+            if several is not None and several.parent_process() is not None:  # a fork of it ends by os._exit
+                sys.modules["multiprocessing.util"].Finalize(None, recorder.stop_at_exit, exitpriority=LAST)
         failed.pop_all()
-    atexit.register(recorder.stop_at_exit)
-    if "reasons" in settings:
-        start_thread(recorder.stop_after, settings["for_s"] or 0)
     return recorder
 
 
@@ -137,13 +143,15 @@ class Recorder:
         with self._lock:
             if not self._going_on:
                 return
-            self._going_on = False
-            if self._sampler is not None:
-                self._sampler.finish()
-            self._loops.finish()
-            versions = {f"version.{name}": getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
-            self._take(_cells({name: version for name, version in versions.items() if version is not None}))
-            early = self._library.microbench_end(why)
+            try:
+                self._going_on = False
+                if self._sampler is not None:
+                    self._sampler.finish()
+                self._loops.finish()
+                versions = {f"version.{name}": getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
+                self._take(_cells({name: version for name, version in versions.items() if version is not None}))
+            finally:  # also after a Ctrl-C
+                early = self._library.microbench_end(why)
             if early is not None:  # told before another thread that waits here may end the process
                 self._tell(*_words(early))
             if self._sampler is not None and self._sampler.impossible:

@@ -49,8 +49,9 @@ WAITING = frozenset((
 ))  # fmt: skip
 ENTERING = {opcode.opmap[name] for name in ("SETUP_WITH", "BEFORE_WITH") if name in opcode.opmap}
 # Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
-HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
-OTHERS = tuple(os.path.join(os.path.dirname(path), "") for path in (os.__file__, sys.executable, HERE[:-1]) if path)
+ROOM = os.path.dirname(os.path.abspath(__file__))
+HERE = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "")  # sitecustomize gives code another name
+OTHERS = tuple(os.path.join(os.path.dirname(path), "") for path in (os.__file__, sys.executable, ROOM) if path)
 PACKAGES = "-packages" + os.sep  # site-packages and dist-packages
 TYPED = ("<stdin>", "<string>", "<ipython-input")  # code without a file that is the program's own
 

@@ -3,12 +3,9 @@
 No library is imported here: the function itself has imported those that it uses.
 """
 
-import asyncio
 import inspect
 import sys
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -100,33 +97,6 @@ def use_stream(handle: int, device_index: int) -> Callable[[], object]:
     if cupy is not None and cupy.is_available():
         restore.callback(own_cupy.use_stream(cupy, handle, device_index))
     return restore.close
-
-
-def run_whole(call: Callable[[], Any], kind: Callable[..., Any]) -> Callable[[], Any]:
-    """The call of a function, awaited on one event loop if it is ``async def``, and exhausted if it is a generator.
-
-    Of what a generator yields the last is the result.
-    """
-    if inspect.isgeneratorfunction(kind):
-        return lambda: _last(call())
-    if not (inspect.iscoroutinefunction(kind) or inspect.isasyncgenfunction(kind)):
-        return call
-    loop = asyncio.new_event_loop()
-
-    async def awaited() -> Any:
-        result = call()
-        return _last([each async for each in result]) if inspect.isasyncgen(result) else await result
-
-    def run() -> Any:
-        return loop.run_until_complete(awaited())
-
-    weakref.finalize(run, loop.close)
-    return run
-
-
-def _last(several: Iterable[Any]) -> Any:
-    kept = deque(several, maxlen=1)
-    return kept.pop() if kept else None
 
 
 def refuse_unrun(result: object) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from microbench.core.calls import run_whole
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Param
 from microbench.core.targets import Target, target
 from microbench.core.units import plain
-from microbench.experiments.own.callables import refuse_unrun, run_whole
+from microbench.experiments.own.callables import refuse_unrun
 from microbench.experiments.own.culprit import called
 from microbench.gpu.protocol.gpu import Gpu
 

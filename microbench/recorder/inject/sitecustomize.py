@@ -34,21 +34,22 @@ class _FirstImport:
         return None
 
     def begin_before(self, spec):
-        """Begin when the loader of a package executes it; at once if its loader does not let itself be changed."""
+        """Begin when the import system makes the module of a package, after which it executes it; at once if its loader
+        does not let itself be changed. An exception of the package then has no frame of this file."""
         loader, name = spec.loader, spec.name
         if loader is None:  # a folder without code
             return
 
-        def begin_and_execute(module):
-            if module.__name__ == name:  # a loader may be that of several modules
-                vars(loader).pop("exec_module", None)
+        def begin_and_create(spec):
+            if spec.name == name:  # a loader may be that of several modules
+                vars(loader).pop("create_module", None)
                 self.begin(name)
-            return execute(module)
+            return create(spec)
 
         try:
-            execute = loader.exec_module
-            loader.exec_module = begin_and_execute
-        except AttributeError:
+            create = loader.create_module
+            vars(loader)["create_module"] = begin_and_create
+        except (AttributeError, TypeError):  # it is a class, or has slots
             self.begin(name)
 
     def begin(self, package):
@@ -85,10 +86,15 @@ def _begin(package):
             if not injected:  # otherwise the library records this process when CUDA starts
                 tell(sys.executable + " is older than Python 3.9", "run the program with a newer Python")
             return
+        import importlib.machinery
         import importlib.util
 
         if not _taken(library):
             return
+
+        class Loader(importlib.machinery.SourceFileLoader):
+            def get_code(self, fullname):
+                return _unseen(super().get_code(fullname))
 
         # Under a name of its own, because the program may use another version of microbench itself.
         name, room = "_microbench_watch", os.path.dirname(os.path.realpath(HERE))
@@ -96,11 +102,21 @@ def _begin(package):
         spec = importlib.util.spec_from_file_location(name, where, submodule_search_locations=[room])
         assert spec is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
-        recorder = importlib.import_module(name + ".recorder")
+        sys.path_importer_cache[room] = importlib.machinery.FileFinder(room, (Loader, [".py"]))
+        try:
+            recorder = importlib.import_module(name + ".recorder")
+        finally:
+            sys.path_importer_cache.pop(room, None)
         recorder.begin(package, settings, tell)
     except Exception as error:  # noqa: BLE001  (the program matters more than its recording, whatever goes wrong)
         what = str(error) or type(error).__name__
         tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))
+
+
+def _unseen(code):
+    """Code in no file, with all code in it: what measures the coverage of the program leaves it out."""
+    within = tuple(_unseen(one) if hasattr(one, "co_code") else one for one in code.co_consts)
+    return code.replace(co_filename="<microbench>/" + os.path.basename(code.co_filename), co_consts=within)
 
 
 def _quoted(text):
@@ -128,6 +144,10 @@ def _hand_on():
         sys.modules["sitecustomize"] = own
 
 
+if os.environ.get(VARIABLE) and sys.version_info >= FIRST_PYTHON:
+    for each in list(vars(_FirstImport).values()) + list(globals().values()):
+        if hasattr(each, "__code__"):
+            each.__code__ = _unseen(each.__code__)
 if os.environ.get(VARIABLE) and sys.version_info >= FIRST_FINDERS:
     first_import = _FirstImport()
     sys.meta_path.insert(0, first_import)
