@@ -138,7 +138,7 @@ function makeFitting(holder) {
     if (holder.clientWidth === width) return; // it became only higher or lower
     width = holder.clientWidth;
     table.classList.remove("stacked");
-    const wider = holder.scrollWidth > width + 1;
+    const wider = table.offsetWidth > width + 1; // the arrow of the last heading may stand out
     holder.tabIndex = wider && !phone.matches ? 0 : -1;
     if (wider && phone.matches) {
       named();
