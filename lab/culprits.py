@@ -27,6 +27,7 @@ from microbench.recorder.program import How  # noqa: E402
 
 STEPS = 60
 LOCK, SOCKET, FILE = "waiting in a lock or a queue", "waiting in a socket or a pipe", "waiting in a file"
+PYTHONS_LOCK = "waiting for Python's lock"
 
 
 class Culprit(NamedTuple):
@@ -107,6 +108,11 @@ CULPRITS = {
         "def hold():\n    while True:\n        free.acquire()\n        with lock:\n            held.release()\n"
         "            time.sleep(0.008)\nthreading.Thread(target=hold, daemon=True).start()",
         "free.release()\n    held.acquire()\n    with lock: pass", LOCK, "lock.acquire at program.py:",
+    ),
+    "Python's lock": Culprit(
+        "def work():\n    while True:\n        busy.wait()\n        while busy.is_set(): sum(range(50))\n"
+        "busy = threading.Event()\nthreading.Thread(target=work, daemon=True).start()",
+        "busy.set()\n    time.sleep(0)\n    time.sleep(0)\n    busy.clear()", PYTHONS_LOCK, "held at program.py:",
     ),
     "a condition": Culprit(
         "ready = threading.Condition()\ndef tell():\n    with ready: ready.notify_all()\n" + each_8_ms("tell()"),
@@ -219,7 +225,7 @@ def found_in(done: Recorded, culprit: Culprit) -> Found:
     if done.code or not re.fullmatch(r"[\d.e-]+ [\d.e-]+", told):
         raise SystemExit(f"it failed: {done.errors}")
     took_s, absent_s = map(float, told.split())
-    injected_s = absent_s if culprit.owner == ABSENT else took_s
+    injected_s = absent_s if culprit.owner in (ABSENT, PYTHONS_LOCK) else took_s
     (trace,) = (trace for trace in done.traces if len(trace.work))
     idle_time = idle(trace, int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max()), 0)
     if culprit.owner != ABSENT:  # while other programs have the processors, a slow thing takes longer by the clock

@@ -58,7 +58,7 @@ class Recorder:
     def runs(self, ns: int) -> None:
         self.now_ns += ns
 
-    def launch(self, kernel: str, duration_ns: int, call_ns: int = 3000, stream: int = 7, blocks: int = 4) -> None:
+    def launch(self, kernel: str, duration_ns: int, call_ns: int = 3000, stream: int = 7, blocks: int = 16) -> None:
         self.submit(self.call("cudaLaunchKernel", call_ns), kernel, duration_ns, stream, blocks=blocks)
 
     def launches(

@@ -86,12 +86,6 @@ def test_the_reference_has_every_exit_code_grade_and_column() -> None:
     assert f"\n{','.join(HEADER)}\n" in text
 
 
-def test_the_table_names_every_benchmark() -> None:
-    table = (README.parent / "docs" / "benchmarks.md").read_text()
-    named = re.findall(r"^\| \w* ?\| `(\w+)` \| ", table, re.MULTILINE)
-    assert sorted(named) == sorted(discover()), "give each benchmark a row in the table of docs/benchmarks.md"
-
-
 def test_show_finds_a_run_by_path_id_or_name(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     last = call("show")
     assert last.exit_code == 0

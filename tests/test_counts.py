@@ -127,6 +127,8 @@ CHANGES: dict[str, dict[tuple[str, str], tuple[float, float]]] = {
     },
 }  # fmt: skip
 
+SOMETIMES = (4, 5, 9, 15, 16, 18, 26)
+
 
 def program(change: str = "", seed: int = 0, line: int = 20, steps: int = 12) -> Trace:
     """Steps of a copy, nine kernels and a wait, with what ``change`` says; times, numbers and names by ``seed``."""
@@ -162,9 +164,9 @@ def program(change: str = "", seed: int = 0, line: int = 20, steps: int = 12) ->
                         launch(f"work_{kernel}")
                 for name in ["adam"] * 6 if change == "foreach off" else ["multi_tensor"]:
                     launch(name)
-            if change == "kernel" or (change == "sometimes" and step in (4, 5, 9, 15, 16, 18, 26)):
+            if change == "kernel" or (change == "sometimes" and step in SOMETIMES):
                 launch("added")
-            if change == "wait":
+            if change == "wait" or (change == "sometimes waits" and step in SOMETIMES):
                 with made.range("aten::item"), made.range(f"helper <object at 0x{seed:x}>", "python"):
                     made.wait()
             if change == "allocates":
@@ -219,12 +221,21 @@ def test_a_wait_has_its_place_in_the_program() -> None:
 def test_what_some_steps_do_is_told_apart() -> None:
     found = changed(program(steps=30), program("sometimes", steps=30))
     assert not found.differences
-    assert [(one.figure, one.named, one.before) for one in found.some] == [("kernels", "added", 0)]
+    told = {(one.figure, one.named): (one.before, one.after > 0) for one in found.some}
+    assert told == dict.fromkeys([("kernels", "added"), ("kernels", ""), ("launches", "")], (0, True))
     assert "In some steps only: kernels added" in changed_markdown(found)
     assert (verdict(found).severity, "some steps do more: kernels added" in verdict(found).title) == ("warning", True)
     counts = found.before.counts, found.after.counts, found.every
     passed = {text: limits(text)[0].passed(*counts, found.some) for text in ("launches>+0", "launches>+1", "waits>+0")}
     assert passed == {"launches>+0": True, "launches>+1": False, "waits>+0": False}
+
+
+def test_a_wait_in_some_steps_is_seen_though_each_step_waits_once() -> None:
+    found = changed(program(steps=30), program("sometimes waits", steps=30))
+    assert [(one.figure, one.before, one.after) for one in found.some] == [("waits", 0, 0.25)]
+    counts = found.before.counts, found.after.counts, found.every
+    assert limits("waits>+0")[0].passed(*counts, found.some)
+    assert not changed(program("sometimes waits", steps=30), program("sometimes waits", 1, steps=30)).some
 
 
 def test_a_slower_step_is_no_good_news_though_its_counts_are_the_same() -> None:

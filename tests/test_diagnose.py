@@ -22,10 +22,12 @@ from microbench.diagnosis import lanes, ranks, window, words
 from microbench.diagnosis.communication import kind_of
 from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
 from microbench.diagnosis.events import held_by_events
+from microbench.diagnosis.gpu_use import pages_s, unfilled_s
 from microbench.diagnosis.health import checks
 from microbench.diagnosis.host_time import DOINGS, doing, overlaps, slices
-from microbench.diagnosis.idle import CAUSES, idle
+from microbench.diagnosis.idle import CAUSES, MANAGED, idle
 from microbench.diagnosis.latencies import recorded_latencies
+from microbench.diagnosis.owners import owners
 from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.unwatched import OWN_S, USUAL_S, unwatched
 from microbench.library.runs import load
@@ -1040,8 +1042,56 @@ def test_pages_that_the_driver_moves_are_named() -> None:
             made.work.append((begin_ns, begin_ns + 2000, 7, 65536, 0, NONE, NONE, name, 0, 0, 1, 0, 0))
         made.runs(50_000 + step)
     advice = finding(diagnosed(made), "diagnose.migrations")
-    assert advice.title == "The driver moves pages of managed memory 120 times, when they are touched"
+    assert advice.title.startswith(
+        "The driver moves pages of 7.86 MB of managed memory 120 times, when they are touched"
+    )
     assert "diagnose.migrations" not in rules(diagnosed(steps_of()))
+
+
+def test_the_host_that_touches_managed_memory_has_the_time_before_its_pages() -> None:
+    made = Recorder()
+    made.launch("add", 1_000_000)
+    made.wait("cudaDeviceSynchronize")
+    name = made.name(f"{MIGRATION}Memcpy DtoH")
+    for page in range(200):
+        begin_ns = made.now_ns + 100_000 * (page + 1)
+        made.work.append((begin_ns, begin_ns + 5000, 7, 65536, 0, NONE, NONE, name, 0, 0, 1, 0, 0))
+    found = diagnosed(made)
+    assert found.bound == "host-bound"
+    (touched,) = (one for one in owners(found.idle) if one.name == MANAGED)
+    assert touched.seconds == pytest.approx(200 * 95e-6, rel=0.01)
+    assert "cudaMemPrefetchAsync" in touched.helps
+    assert pages_s(found) == pytest.approx(200 * 100e-6, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "advice"), [("add", "Launch more blocks"), ("at::native::sum", "larger batch")])
+def test_a_gpu_that_is_busy_with_one_block_is_no_good_news(name: str, advice: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launch(name, 400_000, blocks=1)
+        made.launch("others", 100_000)
+        made.wait("cudaDeviceSynchronize")
+    found = diagnosed(made)
+    told = finding(found, "diagnose.unfilled")
+    assert (found.bound, words.findings(found)[0].severity) == ("GPU-bound", "warning")
+    assert told.title.startswith(f"{name} runs as 1 block of ")
+    assert advice in told.advice
+    assert unfilled_s(found) / found.idle.span_s == pytest.approx(0.8, abs=0.03)
+
+
+def test_blocks_smaller_than_a_warp_leave_lanes_idle() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launch("Fan2", 700_000, blocks=1 << 20)
+        made.wait("cudaDeviceSynchronize")
+    trace = made.trace()
+    for threads, told in ((4, True), (256, False)):
+        trace.work["threads"] = threads
+        found = {one.rule: one for one in words.findings(diagnose(trace, costs()))}
+        assert ("diagnose.unfilled" in found) == told
+        if told:
+            assert "1048576 blocks of 4 threads" in found["diagnose.unfilled"].title
+            assert "whole warps" in found["diagnose.unfilled"].advice
 
 
 @pytest.mark.parametrize(("resolution_ns", "forbids"), [(1, ("idle time", "prediction")), (1000, ())])

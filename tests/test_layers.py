@@ -41,7 +41,7 @@ LINES = {
     "core": 1465,
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
-    "recorder": 1455,  # times without a processor; a command gets its signals once, and stops with microbench
+    "recorder": 1485,  # times without a processor or Python's lock; a command gets its signals once
     "gpu": 8505,
     "meter": 990,
     "experiments": 10335,  # async functions and generators are run
@@ -51,8 +51,8 @@ LINES = {
     "model": 4165,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6365,
     "archive": 1935,
-    "traces": 3355,
-    "diagnosis": 6260,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
+    "traces": 3370,
+    "diagnosis": 6375,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8365,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3475,  # what workers return and files of the store hold is checked; JSON of both reports

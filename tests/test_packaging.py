@@ -2,16 +2,21 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import microbench
+from microbench.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -58,6 +63,28 @@ def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None
     assert b"Apache License" in archive.read(f"{folder}/licenses/LICENSE")
     # The folder of kernels is a link in the source; the wheel must hold the files themselves.
     assert archive.read("microbench/_kernels/launch.cu") == (ROOT / "kernels" / "launch.cu").read_bytes()
+
+
+def commands(group: Any, above: str) -> Iterator[str]:
+    """The name of each command that does something."""
+    for word, command in group.commands.items():
+        if getattr(command, "invoke_without_command", True):
+            yield f"{above}{word}"
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above}{word} ")
+
+
+def test_the_wheel_brings_a_manual_page_of_every_command(wheel: Path) -> None:
+    name = f"cuda_microbench-{microbench.__version__}.data/data/share/man/man1/microbench.1"
+    page = zipfile.ZipFile(wheel).read(name)
+    shown = re.findall(r'^\.SS "microbench ((?:[a-z]+ )+)', page.decode(), re.MULTILINE)
+    assert [name.strip() for name in shown] == list(commands(typer.main.get_command(app), ""))
+    if groff := shutil.which("groff"):
+        drawn = subprocess.run(
+            [groff, "-man", "-k", "-ww", "-Tutf8", "-P-cbou"], input=page, capture_output=True, check=True
+        )
+        assert drawn.stderr == b""
+        assert "--setup TARGET" in drawn.stdout.decode()
 
 
 def test_an_installed_wheel_works_without_the_source(wheel: Path, tmp_path: Path) -> None:

@@ -500,7 +500,7 @@ REFUSED = {
     "array of numbers": (b"[[1, 2], [3, 4]]", "2 events of it cannot be read"),
     "events of no list": (b'{"traceEvents": {"a": 1}}', "no trace"),
     "empty": (b"", "it is empty"), "text": (b"hello", "no known form"), "number": (b"12", "no known form"),
-    "zeros": (bytes(5000), "no known form"),
+    "zeros": (bytes(5000), "no known form"), "pointer": (b"version https://git-lfs.github.com/spec/v1", "Git LFS"),
     "empty gzip": (gzip.compress(b""), "it is empty"),
     "gzip of text": (gzip.compress(b"hello"), "no known form"),
     "gzip of sqlite": (gzip.compress(b"SQLite format 3\0" + bytes(99)), "compressed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from watched import Place, Recorded
 
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.idle import Idle, idle
-from microbench.diagnosis.owners import owners
+from microbench.diagnosis.owners import LOCK, owners
 from microbench.diagnosis.words import findings
 from microbench.recorder import cells
 from microbench.recorder.program import How
@@ -300,6 +301,31 @@ for _ in range(20):
     trace = only(place.recorded(text, tmp_path, how=STACKS))
     found = {where.name: where.seconds for where in idle_of(trace).places}
     assert found["Python's garbage collection"] > 0.01
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_python_s_lock_has_the_line_that_held_it(place: Place, tmp_path: Path, computes: bool) -> None:
+    text = f"""{SLOW}
+import threading
+busy = threading.Event()
+def other():
+    while True:
+        busy.wait()
+        while busy.is_set():
+            sum(range(50)) if {computes} else time.sleep(0.01)
+threading.Thread(target=other, daemon=True).start()
+for _ in range(60):
+    train(1)
+    busy.set()
+    for _ in range(3):
+        time.sleep(0)
+    busy.clear()
+"""
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    found = [one for one in owners(idle_of(trace)) if one.name == LOCK]
+    assert len(found) == computes
+    assert all(re.fullmatch(r"held at program\.py:\d+ other", one.most) for one in found)
+    assert all(one.helps for one in found)
 
 
 def test_a_program_that_lacks_processors_is_told(place: Place, tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
 
     console = terminal.open_console()
     painter = terminal.Painter(console)
-    missing = [task for task in campaign.tasks if task.status != "ok"]
+    missing = [task for task in sorted(campaign.tasks, key=lambda task: task.name) if task.status != "ok"]
     ok = len(campaign.tasks) - len(missing)
     mark = " · SIMULATED" if campaign.simulated else ""
     nodes = len({task.node for task in campaign.tasks})

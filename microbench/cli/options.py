@@ -99,4 +99,4 @@ class CampaignOptions:
         "KEY=VALUE", "Label every node of this campaign: rack=r1. Repeatable.", default=(), read=tuple
     )
     labels: Path | None = option("FILE", "Labels of each node: TOML or JSON with a table for each.")
-    simulated: Path | None = option("FILE", "Costs and faults of simulated nodes, as TOML or JSON.", hidden=True)
+    simulated: Path | None = option("FILE", "Costs and faults of simulated nodes, as TOML or JSON.")

@@ -67,6 +67,6 @@ def _parameter(name: str, field: Field[Any], kind: Any) -> inspect.Parameter:
         shown = typer.Argument(**about)
     else:
         names = option.names or (f"--{name.strip('_').replace('_', '-')}",)
-        shown = typer.Option(*names, min=option.least, hidden=option.hidden, **about)
+        shown = typer.Option(*names, min=option.least, **about)
     annotation = Annotated[kind, shown]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

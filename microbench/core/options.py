@@ -19,7 +19,6 @@ class Option:
     help: str
     names: tuple[str, ...] = ()
     least: float | None = None
-    hidden: bool = False
     read: Callable[[list[str]], Any] | None = None
     positional: bool = False
 

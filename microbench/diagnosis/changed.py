@@ -134,7 +134,7 @@ def compare(before: Side, after: Side) -> Changed:
     every = _matched(one, other)
     differences = [*_differences(one, other, every, (before, after))]
     return Changed(
-        before, after, tuple(differences), tuple(_some(one, other)), tuple(_times(before, after, every)),
+        before, after, tuple(differences), tuple(_some(one, other, every)), tuple(_times(before, after, every)),
         tuple(_chosen(one, other)), (*_lacking(before), *_lacking(after)), every,
     )  # fmt: skip
 
@@ -161,15 +161,6 @@ def _unlike(one: Counts, other: Counts, every: tuple[int, int]) -> float:
 
 def _differences(one: Counts, other: Counts, every: tuple[int, int], sides: tuple[Side, Side]) -> Iterator[Difference]:
     counting = [Counting(each.diagnosis.trace, each.diagnosis.steps) if each.diagnosis else None for each in sides]
-    plainly = one.bare or other.bare
-
-    def named(kernels: Mapping[str, Number]) -> Mapping[str, Number]:
-        if not plainly:
-            return kernels
-        whole: Counter[str] = Counter()
-        for name, count in kernels.items():
-            whole[bare(name)] += count  # type: ignore[assignment]
-        return whole
 
     def places(figure: str, name: str) -> dict[str, Number]:
         both = []
@@ -185,9 +176,7 @@ def _differences(one: Counts, other: Counts, every: tuple[int, int], sides: tupl
     tables = [
         (figure, "", one.figures.get(figure, 0), other.figures.get(figure, 0)) for figure in FIGURES
     ]  # fmt: skip
-    for figure, left, right in (
-        ("kernels", named(one.kernels), named(other.kernels)), ("copies", one.copies, other.copies),
-    ):  # fmt: skip
+    for figure, (left, right) in (("kernels", _named(one, other, "kernels")), ("copies", (one.copies, other.copies))):
         tables += [(figure, name, left.get(name, 0), right.get(name, 0)) for name in sorted(left.keys() | right.keys())]
     for figure, name, before, after in tables:
         before, after = number(before * every[0]), number(after * every[1])
@@ -209,22 +198,32 @@ def _moved(one: Mapping[str, Number], other: Mapping[str, Number], every: tuple[
     return {shown[key]: number(more) for key, more in whole.most_common() if number(more)}
 
 
-def _some(one: Counts, other: Counts) -> Iterator[Difference]:
-    """What some steps of one side do and none of the other's, though so many steps should show it."""
-    for name in sorted(one.some.keys() | other.some.keys()):
+def _named(one: Counts, other: Counts, table: Literal["kernels", "some"]) -> list[dict[str, Number]]:
+    """A table of both sides, without the arguments of templates if a side lacks them."""
+    both = []
+    for counts in (one, other):
+        whole = dict[str, Number]()
+        for name, count in getattr(counts, table).items():
+            key = bare(name) if one.bare or other.bare else name
+            whole[key] = whole.get(key, 0) + count
+        both.append(whole)
+    return both
+
+
+def _some(one: Counts, other: Counts, every: tuple[int, int]) -> Iterator[Difference]:
+    """What some steps of one side do beyond its usual step, and none of the other's, though so many steps should show
+    it. Not if the usual step has changed."""
+    some, kernels = _named(one, other, "some"), _named(one, other, "kernels")
+    for name in sorted(some[0].keys() | some[1].keys()):
         figure, colon, named = name.partition(": ")
-        figure = {"kernel": "kernels", "copy": "copies"}[figure] if colon else figure
-        usual = [_of(counts, figure, named) for counts in (one, other)]
-        before, after = one.some.get(name, 0), other.some.get(name, 0)
-        gone = before * other.steps >= FEWEST and not after and not usual[1]
-        came = after * one.steps >= FEWEST and not before and not usual[0]
-        if gone or came:
+        tables: Sequence[Mapping[str, Number]] = (one.figures, other.figures)
+        if colon:
+            figure, tables = ("kernels", kernels) if figure == "kernel" else ("copies", (one.copies, other.copies))
+        usual = [count * table.get(named or figure, 0) for count, table in zip(every, tables, strict=True)]
+        before, after = (table.get(name, 0) for table in some)
+        gone, came = before * other.steps >= FEWEST and not after, after * one.steps >= FEWEST and not before
+        if usual[0] == usual[1] and (gone or came):
             yield Difference(figure, named, before, after)
-
-
-def _of(counts: Counts, figure: str, named: str) -> Number:
-    table = {"kernels": counts.kernels, "copies": counts.copies}.get(figure, {}) if named else counts.figures
-    return table.get(named or figure, 0)
 
 
 def _lacking(one: Side) -> Iterator[str]:

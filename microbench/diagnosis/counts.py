@@ -84,8 +84,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     ``figures`` has what is not 0 of: launches, replays, graphs, updates, kernels, kernels_in_graphs, waits,
     stream_waits, copies, pageable, blocking_copies, memsets, allocations, frees, pool_allocations, modules, streams,
     events, records, host_functions. ``kernels`` are by family, in graphs or not, ``copies`` by kind and size. Only
-    these are compared. ``libraries`` has the kernels of each library. ``places`` says by figure
-    where in the program its calls are, a step. ``some`` is what less than half of the steps do, by its mean. ``seen``
+    these are compared. ``libraries`` has the kernels of each library. ``places`` says by figure where in the program
+    its calls are, a step. ``some`` is what less than half of the steps do beyond the usual step, by its mean. ``seen``
     is by the name of the GPU. ``steps`` of them were counted, 0 for a whole trace without steps, and ``of`` says what a
     step is. ``bare`` says that the names of kernels lack the arguments of templates.
     """
@@ -293,11 +293,12 @@ class Counting:
         return {name: count for name, count in usual.items() if count}
 
     def _some(self, figures: Rows, families: Rows, copies: Rows) -> dict[str, Number]:
-        """What less than half of the steps have, by its mean."""
+        """What some steps have beyond the usual step, by its mean."""
         named = ((before, one) for before, one in (("", figures), ("kernel: ", families), ("copy: ", copies)))
         return {
-            f"{before}{name}": number(float(row.mean()))
-            for before, rows in named for name, row in sorted(rows.items()) if not np.median(row)
+            f"{before}{name}": mean
+            for before, rows in named for name, row in sorted(rows.items())
+            if (mean := number(float(np.maximum(row - np.median(row), 0).mean())))
         }  # fmt: skip
 
     def _extras(self, known: Sequence[Family], which: IntArray, extra: BoolArray) -> Rows:

@@ -18,7 +18,7 @@ from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
 from microbench.diagnosis.host_time import doing
-from microbench.diagnosis.idle import Cause, Idle, busiest, idle
+from microbench.diagnosis.idle import MANAGED, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
@@ -329,6 +329,7 @@ def _bound(
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     if step is None and found.first_use_s >= found.idle_s / 2 > 0:
         return "start-up"
+    pauses_s += sum(where.seconds for where in found.places if where.name == MANAGED)
     own_s = min(pauses_s, found.causes["Python and framework time between CUDA calls"])
     remedy = best.name if best is not None else ""
     copies_s = found.copies_s if remedy == "pinned" else 0.0
@@ -688,3 +689,10 @@ def _unknown(workload: Workload, fit: Fit, step_s: float) -> tuple[float, float]
     ]
     less_s = (step_s - step_time(msgspec.structs.replace(workload, parts=tuple(alone)), fit, "graph")) / 2
     return max(less_s, 0.0), max(2 * less_s, 0.0)
+
+
+def each(diagnosis: Diagnosis, seconds: float) -> float:
+    """Seconds of the window as seconds of a step; without steps those of each second of a longer window."""
+    if diagnosis.steps is not None:
+        return seconds / diagnosis.steps.count
+    return seconds / max(diagnosis.idle.span_s, 1.0) if diagnosis.idle is not None else seconds

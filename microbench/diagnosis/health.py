@@ -15,7 +15,7 @@ from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.steps import Steps
 from microbench.traces.collector import AT_ZERO, BAD_TIME
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL, DAMAGED
-from microbench.traces.trace import MIGRATION, NONE, WORK_KINDS, Table, Trace
+from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, migrates
 
 IntArray = npt.NDArray[np.int64]
 Verdict = Literal["idle time", "short gaps", "prediction"]
@@ -78,7 +78,7 @@ def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
 def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     work, calls = trace.work, trace.calls
     # The driver moves pages of managed memory by itself, without a call.
-    own = (work["call"] != NONE) | _migrates(trace)
+    own = (work["call"] != NONE) | migrates(trace)
     # What was queued when the recording began is no loss, and neither are launches that were queued when it ended.
     if missing := int((~own & (work["begin_ns"] > _first_own_ns(trace))).sum()):
         share = missing / len(work)
@@ -198,13 +198,6 @@ def _launches(trace: Trace) -> Iterator[Check]:
             "their kernels are not in the trace, so the GPU may have been busy where it looks idle",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
-
-
-def _migrates(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which work is the driver's own copying of managed memory."""
-    named = np.array([name.startswith(MIGRATION) for name in (*trace.names, "")])
-    migrates: npt.NDArray[np.bool_] = named[trace.work["name"]] & (trace.work["call"] == NONE)
-    return migrates
 
 
 def _captured(trace: Trace, submits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

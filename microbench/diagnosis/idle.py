@@ -13,7 +13,7 @@ import numpy.typing as npt
 from microbench.diagnosis.communication import Collective, collectives, kinds_of_work
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.host_time import DOINGS, Doing, Slices, overlaps, slices, without_number
-from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, name_of
+from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, migrates, name_of
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -130,8 +130,11 @@ class Stretches(NamedTuple):
     of: Slices | None = None
 
 
-HELD_BACK, UNCALLED = -2, -3
-UNNAMED = {HELD_BACK: "work held back in its queue", UNCALLED: "work without a recorded call"}
+HELD_BACK, UNCALLED, TOUCHED = -2, -3, -4
+MANAGED = "managed memory that the host touches"
+UNNAMED = {
+    HELD_BACK: "work held back in its queue", UNCALLED: "work without a recorded call", TOUCHED: MANAGED,
+}  # fmt: skip
 
 
 def place_name(trace: Trace, call: int, name: int) -> str:
@@ -191,14 +194,16 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
 
 
 def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
-    """The pieces that the gaps consist of: those without a call, then for each submitting thread what it did until the
-    call that ended a gap had returned, and the rest of the gap."""
+    """The pieces that the gaps consist of: those without a call, those before pages of managed memory, then for each
+    submitting thread what it did until the call that ended a gap had returned, and the rest of the gap."""
     call = np.append(trace.work["call"], NONE)[gaps.work]
     held = np.append(held_by_events(trace, gaps.device), False)[gaps.work]
-    without = call == NONE
+    pages = np.append(migrates(trace), False)[gaps.work] & (len(trace.calls) > 0)
+    without = (call == NONE) & ~pages
     yield _alike(gaps.begin_ns[without], gaps.end_ns[without], "unknown", UNCALLED)
+    yield from _before_pages(trace, gaps.begin_ns[pages], gaps.end_ns[pages])
     threads = np.append(trace.calls["thread"], NONE)[call]
-    for thread in np.unique(threads[~without]).tolist():
+    for thread in np.unique(threads[call != NONE]).tolist():
         own = threads == thread
         begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
         returned = trace.calls["end_ns"][call[own]]
@@ -220,6 +225,19 @@ def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray
     causes = np.array([CAUSES.index(BY_DOING[one]) for one in DOINGS])[of.doing[parts.slice]]
     calls = np.append(trace.calls["name"], NONE)[of.call[parts.slice]].astype(np.int64)
     return Stretches(from_ns, from_ns + parts.ns, causes, calls, of.name[parts.slice], of.path[parts.slice], of)
+
+
+def _before_pages(trace: Trace, begins_ns: IntArray, ends_ns: IntArray) -> Iterator[Stretches]:
+    """What the thread with the last call did before the driver moved a page, as it does when the host touches it."""
+    last = np.maximum(np.searchsorted(trace.calls["begin_ns"], begins_ns, "right") - 1, 0)
+    threads = trace.calls["thread"][last]
+    for thread in np.unique(threads).tolist():
+        pieces = _until_call(trace, slices(trace, thread), begins_ns[threads == thread], ends_ns[threads == thread])
+        nameless = np.array([not stack for stack in pieces.of.stacks])[pieces.path]  # type: ignore[union-attr]
+        touched = nameless & (pieces.cause == CAUSES.index(BETWEEN))
+        yield _alike(pieces.begin_ns[touched], pieces.end_ns[touched], BETWEEN, TOUCHED)
+        begins, ends, causes, calls, names, paths = (column[~touched] for column in pieces[:6])
+        yield Stretches(begins, ends, causes, calls, names, paths, pieces.of)
 
 
 def _behind_call(

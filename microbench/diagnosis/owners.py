@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from microbench.diagnosis.host_time import BACKWARD, LINE_OF_CODE
-from microbench.diagnosis.idle import BETWEEN, Idle
+from microbench.diagnosis.idle import BETWEEN, MANAGED, Idle
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
+LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
@@ -25,7 +26,7 @@ PARTS = (
     ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
     ("torch/utils/data/", "the data loader"), ("torch/_dynamo/", "torch.compile"),
     ("torch/_inductor/", "torch.compile"), ("torch/_functorch/", "torch.compile"),
-    ("main thread at ", ELSEWHERE),
+    ("enumerate(DataLoader)", "the data loader"), ("main thread at ", ELSEWHERE),
 )  # fmt: skip
 
 
@@ -42,8 +43,10 @@ HELPS = {
     "cupy": "a graph saves it: stream.begin_capture()",
     OWN: "do it once, or ahead in another process",
     LIBRARY: "do it once, or ahead in another process",
+    LOCK: "do the other thread's work in another process, or in native code",
     f"{WAITING}for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
     IMPORTS: "import before the loop",
+    MANAGED: "prefetch it to the host (cudaMemPrefetchAsync), or copy only what is read",
     f"{PYTHONS}logging": "log less, or from another thread",
     f"{PYTHONS}warnings": "mend what warns",
 }
@@ -119,7 +122,7 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
         owner = _of_name(name)
         library = owner.startswith(PYTHONS) and owner != GARBAGE
         if found is None or library:
-            found = owner, found[1] if found is not None else name
+            found = owner, found[1] if found is not None else name.removeprefix(f"{LOCK} ")
         if not library:
             break
     return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
@@ -132,6 +135,8 @@ def _waits(name: str) -> str:
 
 def _of_name(name: str) -> str:
     """Whose a function, an operator or a line is; the name itself where that says nothing."""
+    if name.startswith(LOCK):
+        return LOCK
     if frozen := FROZEN.match(name):
         return PYTHONS + frozen[1]
     function = FUNCTION.search(name)

@@ -14,7 +14,7 @@ from microbench.analysis.evidence import Finding, Severity
 from microbench.core.units import as_time, counted, percent, round_percent
 from microbench.diagnosis import words
 from microbench.diagnosis.communication import Exchanged
-from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis
+from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis, each
 from microbench.traces.trace import NONE
 
 IntArray = npt.NDArray[np.int64]
@@ -61,12 +61,12 @@ def names(several: Sequence[Diagnosis]) -> list[str]:
 def busy_s(diagnosis: Diagnosis) -> float | None:
     """The time in which the GPU works, of a step in s, without communication that no other work hides."""
     idle = diagnosis.idle
-    return words.each(diagnosis, idle.busy_s - idle.exposed_s) if idle is not None else None
+    return each(diagnosis, idle.busy_s - idle.exposed_s) if idle is not None else None
 
 
 def exposed_s(diagnosis: Diagnosis) -> float | None:
     """The part of that in which the GPU does no other work."""
-    return words.each(diagnosis, diagnosis.idle.exposed_s) if diagnosis.idle and diagnosis.idle.collectives else None
+    return each(diagnosis, diagnosis.idle.exposed_s) if diagnosis.idle and diagnosis.idle.collectives else None
 
 
 def communication_s(diagnosis: Diagnosis) -> float | None:
@@ -74,7 +74,7 @@ def communication_s(diagnosis: Diagnosis) -> float | None:
     idle = diagnosis.idle
     if idle is None or not idle.collectives:
         return None
-    return words.each(diagnosis, sum(one.seconds for one in idle.collectives))
+    return each(diagnosis, sum(one.seconds for one in idle.collectives))
 
 
 def step_s(diagnosis: Diagnosis) -> float | None:
@@ -101,8 +101,8 @@ def late_rank(compared: Compared) -> tuple[Rank, list[Rank], float] | None:
     """The rank that comes last to its collectives, the others, and by how many s of a step; None if none is clearly
     late.
     """
-    step_s, each = compared
-    last, *others = sorted(each, key=lambda rank: rank.waits_s)
+    step_s, every = compared
+    last, *others = sorted(every, key=lambda rank: rank.waits_s)
     # Where the next one comes about as late, no single rank is the last.
     late_s = statistics.median(rank.waits_s for rank in others) - last.waits_s
     if late_s <= LEAST_SHARE * step_s or APART * (others[0].waits_s - last.waits_s) < late_s:
@@ -122,16 +122,14 @@ def _apart(several: Sequence[Diagnosis]) -> Compared | None:
 
     A collective ends on all ranks together and begins on each when that rank comes. So it is shortest on the last one.
     """
-    counts = [
-        words.each(one, sum(kind.pieces for kind in one.idle.collectives)) if one.idle else 0.0 for one in several
-    ]
+    counts = [each(one, sum(kind.pieces for kind in one.idle.collectives)) if one.idle else 0.0 for one in several]
     if min(counts) <= 0 or max(counts) > (1 + LEAST_SHARE) * min(counts):
         return None
-    each = [
+    every = [
         Rank(name, communication_s(one) or 0.0, busy_s(one) or 0.0, one.step.kernels if one.step else 0.0, host_s(one))
         for name, one in zip(names(several), several, strict=True)
     ]
-    return statistics.median(words.each(one, one.idle.span_s) for one in several if one.idle is not None), each
+    return statistics.median(each(one, one.idle.span_s) for one in several if one.idle is not None), every
 
 
 def _together(several: Sequence[Diagnosis]) -> Compared | None:
@@ -157,7 +155,7 @@ def _together(several: Sequence[Diagnosis]) -> Compared | None:
     chosen = chosen[steps_ns[chosen] <= 2 * np.median(steps_ns[chosen])] if len(chosen) else chosen
     if len(chosen) < FEWEST_STEPS * in_step:
         return None
-    waits_ns, each = begins_ns.max(axis=0) - begins_ns, []
+    waits_ns, every = begins_ns.max(axis=0) - begins_ns, []
     for place, (rank, one, name) in enumerate(zip(ranks, several, names(several), strict=True)):
         begin_ns, end_ns = (times[rank.kind == NONE] for times in (rank.begin_ns, rank.end_ns))
         comes_ns, ended_ns = rank.begin_ns[places[place][alike[place]]], ends_ns[place]
@@ -167,8 +165,8 @@ def _together(several: Sequence[Diagnosis]) -> Compared | None:
             np.searchsorted(begin_ns, ended_ns),
         )  # fmt: skip
         waits, works, kernels = (float(np.median(one[chosen + in_step] - one[chosen])) for one in sums)
-        each.append(Rank(name, waits * 1e-9, works * 1e-9, kernels, host_s(one)))
-    return float(np.median(steps_ns[chosen])) * 1e-9, each
+        every.append(Rank(name, waits * 1e-9, works * 1e-9, kernels, host_s(one)))
+    return float(np.median(steps_ns[chosen])) * 1e-9, every
 
 
 def _in_step(one: Diagnosis) -> int:

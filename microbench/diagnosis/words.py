@@ -20,14 +20,16 @@ from microbench.diagnosis.diagnosis import (
     Graph,
     Step,
     another_gpu,
+    each,
 )
+from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
-from microbench.diagnosis.owners import NAMELESS, WAITING, Owner, owners
+from microbench.diagnosis.owners import LOCK, NAMELESS, WAITING, Owner, owners
 from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
-from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Processor, Trace, name_of
+from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Processor, Trace, name_of
 
 SUITE = "diagnose"
 
@@ -63,7 +65,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     gains = _gains(diagnosis)
     changes = [
         one
-        for of in (_best, _of_graph, _pauses, _communication, _causes, _interruptions, graph_use)
+        for of in (_best, _of_graph, _pauses, _communication, _causes, _interruptions, graph_use, gpu_use)
         for one in of(diagnosis)
     ]
     return [
@@ -93,7 +95,8 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
         "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
-        "diagnose.migrations": each(diagnosis, idle.causes["unknown"] + idle.copies_s), "diagnose.start_up": math.inf,
+        "diagnose.migrations": each(diagnosis, pages_s(diagnosis)), "diagnose.start_up": math.inf,
+        "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
     }  # fmt: skip
 
 
@@ -105,13 +108,6 @@ def _late_s(diagnosis: Diagnosis) -> float:
 def _without_waits_s(diagnosis: Diagnosis) -> float:
     """The time in s of a step that does not wait for the GPU; inf if that gains nothing."""
     return next((one.step_s for one in diagnosis.remedies if one.name == "waits"), math.inf)
-
-
-def each(diagnosis: Diagnosis, seconds: float) -> float:
-    """Seconds of the window as seconds of a step; without steps those of each second of a longer window."""
-    if diagnosis.steps is not None:
-        return seconds / diagnosis.steps.count
-    return seconds / max(diagnosis.idle.span_s, 1.0) if diagnosis.idle is not None else seconds
 
 
 def most_often(trace: Trace) -> str:
@@ -138,7 +134,8 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
         f"{plain(owner.name)} {as_time(each(diagnosis, owner.seconds))}, {percent(owner.seconds / span_s)} of {whole}"
     )
     if not owner.name.endswith(owner.most):
-        said += f", most in {plain(owner.most, LONGEST_NAME)} {as_time(each(diagnosis, owner.most_s))}"
+        place = plain(owner.most, LONGEST_NAME) if owner.name == LOCK else f"in {plain(owner.most, LONGEST_NAME)}"
+        said += f", most {place} {as_time(each(diagnosis, owner.most_s))}"
     helps = owner.helps
     if owner.name == NAMELESS:
         lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)
@@ -174,6 +171,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     severity: Severity = (
         "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
     )
+    if bound == "GPU-bound" and unfilled_s(diagnosis) > WARNING * idle.span_s:
+        severity = "warning"
     whole_s = idle.span_s if diagnosis.steps is None else each(diagnosis, idle.span_s)
     title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(whole_s)}"
     step = diagnosis.step
@@ -640,25 +639,6 @@ def _copying(trace: Trace) -> str:
     return "Pin the memory and copy ahead of the step, in another stream"
 
 
-def _migrations(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """The driver's own copies of managed memory, if they and the waits for them take a share worth naming."""
-    idle, work = diagnosis.idle, diagnosis.trace.work
-    named = np.array([name.startswith(MIGRATION) for name in (*diagnosis.trace.names, "")])
-    pages = work[named[work["name"]] & (work["call"] == NONE)]
-    if idle is None or not len(pages):
-        return
-    takes_s = float((pages["end_ns"] - pages["begin_ns"]).sum()) * 1e-9 + idle.causes["unknown"]
-    if takes_s > WARNING * idle.span_s:
-        yield Finding(
-            rule="diagnose.migrations",
-            severity="advice",
-            title=f"The driver moves pages of managed memory {len(pages)} times, when they are touched",
-            text="",
-            threshold=f"such copies and the idle time before them take more than {round_percent(WARNING)} of the time",
-            advice="Prefetch the memory before it is used (cudaMemPrefetchAsync), or allocate it on the GPU",
-        )
-
-
 def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other causes that take a share worth naming."""
     causes: tuple[tuple[Cause, str, str], ...] = (
@@ -667,7 +647,6 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
         ("waits", "diagnose.waits", "Wait less often"),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
     )
-    yield from _migrations(diagnosis)
     alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
     if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
         takes = f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})"

@@ -43,6 +43,9 @@ COLLECTED = 0xFF08
 # A row of this kind is a time in which the main thread could run and had no processor; ``place`` is 0. Linux says how
 # long it was when it is over, so the row ends at about the right time.
 ABSENT = 0xFF09
+# A row of this kind is a time in which the main thread waited for Python's lock; ``name`` is the key of the frame in
+# which another thread held it, 0 where that is not known.
+LOCKED = 0xFF0A
 
 # A row of this kind is the end of a turn of a loop of Python, at ``begin_ns``; ``place`` is the thread and ``name`` the
 # key of the loop, whose text begins with OWN, BENEATH or neither. ``flags`` is 1 if the next turns are not noted.
@@ -86,6 +89,11 @@ def collected(thread: int, begin_ns: int, end_ns: int, generation: int) -> bytes
 def absent(begin_ns: int, end_ns: int) -> bytes:
     """The row of a time without a processor."""
     return SAMPLES_ROW.pack(ABSENT, 0, 0, begin_ns, end_ns, 0, 0, 0, 0, 0, 0, 0)
+
+
+def locked(frame: int, begin_ns: int, end_ns: int) -> bytes:
+    """The row of a time without Python's lock."""
+    return SAMPLES_ROW.pack(LOCKED, 0, 0, begin_ns, end_ns, 0, 0, 0, 0, 0, frame, 0)
 
 
 def turn(thread: int, loop: int, at_ns: int, last: int) -> bytes:

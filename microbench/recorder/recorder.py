@@ -90,8 +90,8 @@ class Recorder:
             raise NotRecorded(*_words(refused))
         facts: dict[str, object] = {"python": ".".join(map(str, sys.version_info[:3])), "package": package}
         if settings["stacks"]:
-            self._sampler = Sampler(self._take, self._ahead_ns, self._shared)
-            facts["main_thread"] = _main_thread()
+            facts["main_thread"] = main_thread = _main_thread()
+            self._sampler = Sampler(self._take, self._ahead_ns, self._shared, main_thread)
             start_thread(self._sampler.run)
         self._take(_cells(facts))
         start_thread(self._loops.run)

@@ -4,7 +4,8 @@ It needs Python's lock (GIL) for a sample. A thread that calls PyTorch or waits 
 computes in Python gives it up after 5 ms, and such samples are late. A thread that has given the lock up waits for the
 sample (about 30 us), and then for its turn. In a test, a program that gives the lock up every 4 us took 8 % longer with
 a sample each millisecond, so there is one each 2 ms, at random times, so that it does not beat with the program's step.
-It also notes when Python collects garbage, and how long the main thread waits for a processor.
+It also notes when Python collects garbage, and how long the main thread waits for a processor, or for Python's lock:
+while this thread waits for that lock somebody has it, and a main thread that sleeps meanwhile has not.
 After a sample the sampler pauses for at least LEAST_PAUSE times as long as samples take, so that many threads or deep
 stacks do not slow the program down.
 """
@@ -34,6 +35,8 @@ LOCALS = "<locals>."
 SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a processor, that is noted
 # Of the main thread and of this one: ns on a processor, ns ready to run without one.
 MAIN_THREADS, OWN = "/proc/self/schedstat", "/proc/thread-self/schedstat"
+# Which call of the kernel the main thread is in, and the number of that which waits for a lock.
+CALL, FUTEX = f"/proc/self/task/{os.getpid()}/syscall", {"x86_64": b"202", "aarch64": b"98"}.get(os.uname().machine)
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 UNWANTED_S = 0.05
 # Functions in C that wait: a frame that calls one does not run Python.
@@ -70,6 +73,14 @@ def _allowed_cores() -> float:
 def _may_wait(code: Any) -> bool:
     """Whether code calls a function of a waiting one's name, or enters a context, which may be a lock."""
     return not WAITING.isdisjoint(code.co_names) or not ENTERING.isdisjoint(code.co_code[::2])
+
+
+def _main_is_blocked() -> bool:
+    """Whether the main thread is in a call of the kernel other than one for a lock, where the kernel tells it."""
+    with contextlib.suppress(OSError), open(CALL, "rb") as file:
+        call = file.read().split()[0]
+        return FUTEX is not None and call.isdigit() and call != FUTEX
+    return False
 
 
 class Lacked:
@@ -146,8 +157,8 @@ class Sampler:
     recording goes on; ``ahead_ns`` says how far CUPTI's clock is ahead of Unix time, and is asked before each write
     because clocks drift."""
 
-    def __init__(self, write: Any, ahead_ns: Any, shared: Any) -> None:
-        self._shared = shared
+    def __init__(self, write: Any, ahead_ns: Any, shared: Any, main_thread: int) -> None:
+        self._shared, self._main_thread = shared, main_thread
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible = False  # without Python's lock another thread's frames must not be read
         self._write, self._measure_ahead_ns = write, ahead_ns
@@ -161,10 +172,11 @@ class Sampler:
         self._may_wait: dict[int, bool] = {}  # by the code's id too
         self._places = Places()
         self._collects_ns = 0  # when the collection of garbage that goes on began
-        self._since: tuple[int, int, int] | None = None  # of the main thread: now, on a processor, ready to run; in ns
+        # Now, the main thread on a processor, and ready to run, and all threads but this one on a processor; in ns.
+        self._since: tuple[int, int, int, int] | None = None
         self._processor = [0, 0, 0]  # the same of all samples
         self._main, self._own, self._lacked_ns = Lacked(MAIN_THREADS), Lacked(OWN), 0
-        self._absent_ns = 0  # the end of the main thread's last time without a processor
+        self._absent_ns = 0  # the end of the main thread's last time without a processor or the lock
         self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples and late ones
 
     def run(self) -> None:
@@ -180,10 +192,9 @@ class Sampler:
                         return
                     self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
                     wanted = not self.impossible and bool(self._shared.window_open)
-                    if wanted:
-                        self._sample(began_ns - due_ns)
+                    holder = self._sample(began_ns - due_ns) if wanted else 0
                     if wanted or self._since is not None:
-                        self._account(wanted)
+                        self._account(wanted, holder)
                     takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
@@ -202,8 +213,9 @@ class Sampler:
             with contextlib.suppress(Exception):
                 self._flush()
 
-    def _sample(self, waited_ns: int) -> None:
+    def _sample(self, waited_ns: int) -> int:
         """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
+        Returns the frame of another thread than the main one that may have held it until now, 0 without one.
 
         Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
         function that made it wait. What that function waits in by then came later. Nothing before gives the lock up.
@@ -224,6 +236,9 @@ class Sampler:
                 self._close(number, run)
                 begin_ns = min(max(since_ns, run[2]), now_ns)
             self._open[number] = [innermost, begin_ns, now_ns, 1, late]
+        elsewhere = (runs for thread, runs, waits in stacks if thread & THREAD != self._main_thread and runs == waits)
+        holder = next(filter(None, elsewhere), 0) if kept else 0
+        return holder if holder and not _main_is_blocked() else 0
 
     def _collected(self, phase: str, about: dict[str, int]) -> None:
         """Note a long collection of garbage; Python calls this before and after each."""
@@ -235,21 +250,27 @@ class Sampler:
             thread = _thread.get_ident() & THREAD
             self._cells.append(cells.collected(thread, begin_ns, end_ns, about.get("generation", 0)))
 
-    def _account(self, goes_on: bool) -> None:
+    def _account(self, goes_on: bool, holder: int = 0) -> None:
         """Count what the main thread had of the processors since the last time, and note when it had none.
 
-        It had one until this thread got Python's lock from it, so what it ran is taken to lie around the wait.
+        It had one until this thread got Python's lock from it, so what it ran is taken to lie around the wait. If
+        another thread held that lock in the frame ``holder``, and others ran, a main thread that slept waits for it.
         """
-        now = time.monotonic_ns(), *self._main.now()
+        now = time.monotonic_ns(), *self._main.now(), time.process_time_ns() - time.thread_time_ns()
         if self._since is not None:
-            passed_ns, ran_ns, ready_ns = (now[at] - was for at, was in enumerate(self._since))
+            passed_ns, ran_ns, ready_ns, all_ns = (now[at] - was for at, was in enumerate(self._since))
             had_ns = self._processor
             self._processor = [had_ns[0] + passed_ns, had_ns[1] + ran_ns, had_ns[2] + ready_ns]
-            if ready_ns > SHORTEST_NS and len(self._cells) < MOST_WAITING:
-                end_ns = time.time_ns() + self._ahead_ns - min(ran_ns, passed_ns) // 2
-                begin_ns = max(end_ns - ready_ns, self._absent_ns)
-                if begin_ns < end_ns:
-                    self._cells.append(cells.absent(begin_ns, end_ns))
+            until_ns = time.time_ns() + self._ahead_ns
+            slept_ns = max(passed_ns - ran_ns - ready_ns, 0)
+            slept_ns *= holder != 0 and 2 * (all_ns - ran_ns) > slept_ns
+            for lacked_ns, end_ns, locked in (
+                (ready_ns, until_ns - slept_ns - min(ran_ns, passed_ns) // 2, False), (slept_ns, until_ns, True),
+            ):  # fmt: skip
+                begin_ns = max(end_ns - lacked_ns, self._absent_ns)
+                if lacked_ns > SHORTEST_NS and begin_ns < end_ns and len(self._cells) < MOST_WAITING:
+                    row = cells.locked(holder, begin_ns, end_ns) if locked else cells.absent(begin_ns, end_ns)
+                    self._cells.append(row)
                     self._absent_ns = end_ns
         self._since = now if goes_on else None
 

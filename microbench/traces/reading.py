@@ -39,6 +39,8 @@ def read(path: Path) -> Trace:
         return nsys.read(path)
     if head.startswith(MAGIC):
         return recording.read(path)
+    if head.startswith(b"version https://git-lfs"):
+        raise UsageError(f"{plain(path.name)} is a pointer of Git LFS, not the trace", "fetch it first: git lfs pull")
     if path.name.endswith(REPORT_ENDINGS):
         return _exported(path)
     if path.name.endswith((".pb", ".pb.gz")) or head[:1] == bytes([XPLANE_PLANE]):

@@ -70,7 +70,10 @@ SETTLING_NS = 100_000_000  # in which the recorder still finishes its window, wh
 UNNAMED = "(unnamed)"
 TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP, cells.FRAME)
 FRAME = re.compile(rf"(\d{{1,9}}) ({cells.OWN})?(.+)", re.DOTALL)
-EXACT = {cells.COLLECTED: "Python's garbage collection", cells.ABSENT: "waiting for a processor"}
+EXACT = {
+    cells.COLLECTED: "Python's garbage collection", cells.ABSENT: "waiting for a processor",
+    cells.LOCKED: "waiting for Python's lock",
+}  # fmt: skip
 LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
@@ -418,15 +421,18 @@ class _Reader:
             self._add_ranges(Category.LINE, thread, found)
             for found in self._functions(each[number]):
                 self._add_ranges(Category.FUNCTION, thread, within(found, first_ns, last_ns))
-            for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, 0 if number == main else NONE)):
+            of_main = 0 if number == main else NONE
+            for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, of_main), (cells.LOCKED, of_main)):
                 self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
         return counted(list(each.values()))
 
     def _known_exactly(self, kind: int, thread: int) -> Lines:
-        """The times in which a thread collected Python's garbage, or had no processor."""
+        """The times in which a thread collected Python's garbage, or had no processor or not Python's lock."""
         rows = np.concatenate([np.empty(0, ROW), *self._kept[kind]])
         rows = in_order(rows[(rows["place"] == thread) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] < rows["end_ns"])])
-        names = np.full(len(rows), self._collector.name(EXACT[kind]))
+        holders = [self._texts.lines.get(key, Stack("")) for key in rows["name"].tolist()]
+        held = (f" held at {one.line or one.functions[-1]}" if any(one) else "" for one in holders)
+        names = np.array([self._collector.name(EXACT[kind] + words) for words in held], np.int64)
         return Lines(rows["begin_ns"].astype(np.int64), np.minimum(rows["end_ns"], MAX_TIME_NS), names)
 
     def _add_ranges(self, category: Category, thread: int, found: Lines) -> None:

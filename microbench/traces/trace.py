@@ -153,6 +153,13 @@ def memory_place(words: str) -> int:
     return MEMORIES.index(MEMORY_WORDS.get(words.strip().lower().replace("_", " "), "unknown"))
 
 
+def migrates(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which work is the driver's own copying of managed memory."""
+    named = np.array([name.startswith(MIGRATION) for name in (*trace.names, "")])
+    found: npt.NDArray[np.bool_] = named[trace.work["name"]] & (trace.work["call"] == NONE)
+    return found
+
+
 def name_of(trace: Trace, name: int) -> str:
     """The name at a place in ``names``, "" for NONE."""
     return trace.names[name] if name != NONE else ""

@@ -35,7 +35,9 @@ def counts_screen(one: Side) -> Screen:
     if counts.some:
         listed = [f"{_short(name)} {count:g}" for name, count in list(counts.some.items())[:SHOWN_SOME]]
         listed += [f"{len(counts.some) - SHOWN_SOME} more"] if len(counts.some) > SHOWN_SOME else []
-        lines.append(AnswerLine("some", (Cell("less than half of the steps, in the mean"), *map(Cell, listed))))
+        lines.append(
+            AnswerLine("some", (Cell("of the steps do more than the usual one, in the mean"), *map(Cell, listed)))
+        )
     return Screen(blocks=(Block(plain(one.name), (steps, counts.of), tuple(lines)),), tables=tuple(tables))
 
 

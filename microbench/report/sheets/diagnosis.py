@@ -5,7 +5,7 @@ import msgspec
 from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, stacks, words
-from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.diagnosis import Diagnosis, each
 from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.owners import owners
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
@@ -95,8 +95,8 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     if idle is None:
         return [AnswerLine("idle", (Cell(f"not given: {diagnosis.why_no_idle}"),), verdict="warning")]
     long = diagnosis.steps is None and idle.span_s > 1
-    whole = "each second" if long else as_time(words.each(diagnosis, idle.span_s))
-    in_all = Cell(f"{as_time(words.each(diagnosis, idle.idle_s))} of {whole} ({percent(idle.idle_s / idle.span_s)})")
+    whole = "each second" if long else as_time(each(diagnosis, idle.span_s))
+    in_all = Cell(f"{as_time(each(diagnosis, idle.idle_s))} of {whole} ({percent(idle.idle_s / idle.span_s)})")
     shown = [cause for cause in CAUSES if idle.causes[cause] > LEAST_SHOWN * idle.span_s]
     causes = sorted(shown, key=lambda cause: -idle.causes[cause])
     parts = tuple(
@@ -105,17 +105,15 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     whose = [one for one in owners(idle)[:OWNERS] if one.seconds > LEAST_SHOWN * idle.span_s]
     said = {one.most for one in whose}
     places = tuple(
-        Cell(f"{plain(place.name, LONGEST_NAME)} {as_time(words.each(diagnosis, place.seconds))}")
+        Cell(f"{plain(place.name, LONGEST_NAME)} {as_time(each(diagnosis, place.seconds))}")
         for place in [one for one in idle.places if one.name not in said][:SHOWN]
         if place.seconds > LEAST_SHOWN * idle.span_s
     )
     owned = tuple(Cell(words.owner_words(diagnosis, one)) for one in whose)
     lines = [("whose", owned), ("idle", (in_all, *parts)), ("most in", places)]
     if idle.communication_s > LEAST_SHOWN * idle.span_s:
-        alone = (
-            f"{as_time(words.each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
-        )
-        lines.append(("exchange", (Cell(as_time(words.each(diagnosis, idle.communication_s))), Cell(alone))))
+        alone = f"{as_time(each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
+        lines.append(("exchange", (Cell(as_time(each(diagnosis, idle.communication_s))), Cell(alone))))
     return [AnswerLine(name, cells) for name, cells in lines if cells]
 
 
@@ -204,7 +202,7 @@ def _tree_row(diagnosis: Diagnosis, row: stacks.Row) -> tuple[Cell, ...]:
     name = plain(f"{'… ' if len(row.names) > 1 else ''}{row.names[-1] if row.names else 'others'}", 4 * TREE_WIDTH)
     room = TREE_WIDTH - depth
     name = name if len(name) <= room else f"…{name[1 - room :]}"
-    own = as_time(words.each(diagnosis, row.itself_ns * 1e-9)) if row.itself_ns else ""
+    own = as_time(each(diagnosis, row.itself_ns * 1e-9)) if row.itself_ns else ""
     return (*_row(diagnosis, " " * depth + name, row.ns * 1e-9), Cell(own))
 
 
@@ -212,7 +210,7 @@ def _row(diagnosis: Diagnosis, name: str, seconds: float, tone: Tone = "plain") 
     span_s = diagnosis.idle.span_s if diagnosis.idle is not None else 0.0
     return (
         Cell(name, tone=tone),
-        Cell(as_time(words.each(diagnosis, seconds))),
+        Cell(as_time(each(diagnosis, seconds))),
         Cell(percent(seconds / span_s if span_s else 0.0)),
     )
 

@@ -1,4 +1,4 @@
-"""Writes docs/api.md from the signatures and docstrings of the public names: python tests/api_page.py"""
+"""A hook of mkdocs: the site also has README, other pages beside docs/, public docstrings, a table of benchmarks."""
 
 import inspect
 import re
@@ -11,12 +11,14 @@ import microbench
 from microbench.analysis import evidence, stats
 from microbench.comparison import compare
 from microbench.core import model
+from microbench.core.bench import discover
 from microbench.diagnosis import counts, diagnosis
 from microbench.library import surface
 from microbench.library.results import Drawn
 from microbench.model import workload
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+ROOT = Path(__file__).resolve().parent.parent
+BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "lab/README.md", "lab/measurements/fleet.csv")
 LONGEST_SIGNATURE = 100
 # Every public name in the order of the page; a test reports missing ones.
 SECTIONS = {
@@ -36,8 +38,7 @@ ALIASES = {
 }  # fmt: skip
 BEGIN = """# The Python library
 
-This page is made from the docstrings: `python tests/api_page.py` writes it. [library.ipynb](library.ipynb) shows the
-library at work.
+`help(microbench.NAME)` shows the same text. [library.ipynb](library.ipynb) shows the library at work.
 
 ```python
 import microbench as mb
@@ -55,7 +56,28 @@ recording.diagnosis().findings
 ```"""
 
 
-def page() -> str:
+def on_files(files: Any, config: Any) -> None:
+    """mkdocs asks for the files of the site."""
+    from mkdocs.structure.files import File  # tests read the page without it
+
+    for path in BESIDE:
+        files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
+    files.append(File.generated(config, "api.md", content=library_page()))
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links as they are in the checkout lead to the same files of the site, whose root has what is in docs/."""
+    return re.sub(r"\]\((docs|\.\.)/", "](", markdown.replace("<!-- table of benchmarks -->", benchmark_table()))
+
+
+def benchmark_table() -> str:
+    """A row a benchmark: its suite, its name, and its question, the first line of its docstring."""
+    rows = (f"| {each.suite} | `{each.name}` | {each.about.splitlines()[0]} |" for each in discover().values())
+    return "\n".join(["| suite | benchmark | question |", "|---|---|---|", *rows])
+
+
+def library_page() -> str:
+    """The page of the public names. Raises AssertionError at one without a docstring."""
     parts = [BEGIN, prose(microbench).partition("\n")[2].strip()]
     for title, names in SECTIONS.items():
         parts.append(f"## {title}")
@@ -83,10 +105,10 @@ def member(name: str, value: Any) -> str:
     """A property or a method of a class on one line; "" for anything else."""
     if isinstance(value, property | cached_property):
         function: Any = value.fget if isinstance(value, property) else value.func
-        return f"`{name}: {plainly(inspect.signature(function).return_annotation)}`: {on_one_line(function)}"
+        return f"`{name}: {plainly(inspect.signature(function).return_annotation)}`: {in_one_line(function)}"
     if inspect.isfunction(value):
         arguments = re.sub(r"self(, )?", "", str(inspect.signature(value)), count=1)
-        return f"`{name}{plainly(arguments)}`: {on_one_line(value)}"
+        return f"`{name}{plainly(arguments)}`: {in_one_line(value)}"
     return ""
 
 
@@ -117,20 +139,17 @@ def signature(name: str, function: Any) -> str:
 
 def plainly(annotation: Any) -> str:
     """Annotations are texts; their quotes are dropped, those of default values stay."""
-    without = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(annotation))
+    without = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(annotation)).replace("<factory>", "...")
     return re.sub(r": \"([^\"]*)\"", r": \1", without)
 
 
 def prose(thing: Any) -> str:
+    """The docstring; code as Markdown writes it."""
     text = inspect.getdoc(thing)
     assert text, thing
     return text.replace("``", "`")
 
 
-def on_one_line(thing: Any) -> str:
+def in_one_line(thing: Any) -> str:
     """The docstring of a member of a class, which stands in a list."""
     return " ".join(prose(thing).split())
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

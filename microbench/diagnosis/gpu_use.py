@@ -1,0 +1,111 @@
+"""Finds managed memory that moves when it is touched, and kernels that use a small part of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.analysis.evidence import Finding
+from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent
+from microbench.diagnosis.communication import kinds_of_work
+from microbench.diagnosis.diagnosis import Diagnosis, each, window_of
+from microbench.diagnosis.idle import gaps_of
+from microbench.diagnosis.kernel_names import OWN, family
+from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
+
+BoolArray = npt.NDArray[np.bool_]
+
+WORTH_A_LINE = 0.1  # of the time
+# A GPU has more multiprocessors than this, a block of fewer threads leaves lanes of its warp idle, and a kernel as long
+# is paced by its work, not by its start.
+FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
+LONGEST_NAME = 60
+
+
+def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The findings about a trace whose idle time is known."""
+    if diagnosis.idle is not None:
+        yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
+        yield from _unfilled(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
+
+
+def pages_s(diagnosis: Diagnosis) -> float:
+    """The time in s in which the driver moves pages of managed memory, and in which the GPU idles before it does."""
+    trace, idle, pages = diagnosis.trace, diagnosis.idle, migrates(diagnosis.trace)
+    if idle is None or not pages.any():
+        return 0.0
+    gaps = gaps_of(trace.work, idle.device, *window_of(trace, diagnosis.steps))
+    before_ns = int((gaps.end_ns - gaps.begin_ns)[np.append(pages, False)[gaps.work]].sum())
+    moved = trace.work[pages]
+    return (int((moved["end_ns"] - moved["begin_ns"]).sum()) + before_ns) * 1e-9
+
+
+def _migrations(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
+    """The driver's own copies of managed memory, if they and the waits for them take so long."""
+    if (takes_s := pages_s(diagnosis)) <= least_s:
+        return
+    moved = diagnosis.trace.work[migrates(diagnosis.trace)]
+    length = int(moved["bytes"][moved["bytes"] > 0].sum())
+    of = f" of {quantity(length, 'B')}" if length else ""
+    yield Finding(
+        rule="diagnose.migrations",
+        severity="advice",
+        title=f"The driver moves pages{of} of managed memory {len(moved)} times, when they are touched: "
+        f"{_takes(diagnosis, takes_s)}",
+        text="",
+        threshold=f"such copies and the idle time before them take more than {round_percent(WORTH_A_LINE)} of the time",
+        advice="Prefetch the memory before it is used (cudaMemPrefetchAsync), or allocate it on the GPU",
+    )
+
+
+def _unfilling(diagnosis: Diagnosis) -> BoolArray:
+    """Long kernels of few blocks, or of blocks smaller than a warp. Communication needs no more."""
+    work = diagnosis.trace.work
+    few, small = (work["blocks"] > 0) & (work["blocks"] <= FEW_BLOCKS), (work["threads"] > 0) & (work["threads"] < WARP)
+    long = work["end_ns"] - work["begin_ns"] >= LONG_NS
+    found: BoolArray = (work["kind"] == WORK_KINDS.index("kernel")) & (few | small) & long
+    return found & (kinds_of_work(diagnosis.trace)[1] == NONE) if found.any() else found
+
+
+def unfilled_s(diagnosis: Diagnosis) -> float:
+    """The time in s in which such kernels run, and nothing else but copies."""
+    trace, idle, small = diagnosis.trace, diagnosis.idle, _unfilling(diagnosis)
+    if idle is None or not small.any():
+        return 0.0
+    copies, window = trace.work["kind"] == WORK_KINDS.index("copy"), window_of(trace, diagnosis.steps)
+    without, beside = (gaps_of(trace.work[chosen], idle.device, *window) for chosen in (~small & ~copies, ~copies))
+    return (int((without.end_ns - without.begin_ns).sum()) - int((beside.end_ns - beside.begin_ns).sum())) * 1e-9
+
+
+def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
+    """The kernel that takes most of that time."""
+    if (alone_s := unfilled_s(diagnosis)) <= least_s:
+        return
+    work = diagnosis.trace.work[_unfilling(diagnosis)]
+    names, which = np.unique(work["name"], return_inverse=True)
+    most = np.argmax(np.bincount(which, weights=work["end_ns"] - work["begin_ns"]))
+    first, name = work[which == most][0], name_of(diagnosis.trace, int(names[most]))
+    blocks, threads = (counted(int(first[field]), one) for field, one in (("blocks", "block"), ("threads", "thread")))
+    advice = "Launch more blocks, at least one for each multiprocessor"
+    if first["blocks"] > FEW_BLOCKS:
+        advice = f"Make blocks of whole warps: {WARP} threads or a multiple, better 128 or more"
+    elif family(name).library != OWN:
+        advice = "Give it more work at once: a larger batch, or several calls in one"
+    yield Finding(
+        rule="diagnose.unfilled",
+        severity="advice",
+        title=f"{plain(name, LONGEST_NAME)} runs as {blocks} of {threads}: kernels that use a small part of the GPU "
+        f"are alone on it for {_takes(diagnosis, alone_s)}",
+        text=f"A block runs on one multiprocessor, and a GPU has tens of them or more. A warp has {WARP} threads.",
+        threshold=f"kernels of at most {FEW_BLOCKS} blocks, or of less than a warp in a block, that last "
+        f"{as_time(LONG_NS * 1e-9)} or more take {round_percent(WORTH_A_LINE)} of the time",
+        advice=advice,
+    )
+
+
+def _takes(diagnosis: Diagnosis, seconds: float) -> str:
+    """ "14 ms, 82 % of the step", or "82 % of the time"."""
+    share = percent(seconds / diagnosis.idle.span_s) if diagnosis.idle is not None else ""
+    return f"{as_time(each(diagnosis, seconds))}, {share} of the step" if diagnosis.steps else f"{share} of the time"
