@@ -56,7 +56,7 @@ LINES = {
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8365,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3475,  # what workers return and files of the store hold is checked; JSON of both reports
-    "library": 2205,  # counts of a call; callbacks; the sides of ab: variables, Pythons, own code
+    "library": 2206,  # counts of a call; callbacks; the sides of ab: variables, Pythons, own code
     "cli": 2665,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}

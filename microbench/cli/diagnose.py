@@ -110,7 +110,7 @@ def diagnose(
 
         write_new(page, pages.build(several, costs).encode(), force=picture.force)
     if json:
-        answers = [{"reference": found.costs.elsewhere, **drawing.answer(one)} for one in several]
+        answers = found.answers()
         print_json(answers[0] if len(answers) == 1 else answers)
     elif timeline:
         tables = drawing.tables(several[0])[: None if everything else 1]
