@@ -368,9 +368,9 @@ def test_the_bundled_reference_is_another_machine(tmp_path: Path) -> None:
     trace = saved(tmp_path, steps_of(count=12, kernels=50, between_ns=20_000))
     (reference,) = (path for name, path in bundled().items() if name == REFERENCE_RUN)
     own = shutil.copy(reference, tmp_path / f"own{''.join(reference.suffixes)}")
-    borrowed, copied = (
-        json.loads(call("diagnose", trace, "--json", "--run", str(run)).output)["graph"] for run in (REFERENCE_RUN, own)
-    )
+    answers = [json.loads(call("diagnose", trace, "--json", "--run", str(run)).output) for run in (REFERENCE_RUN, own)]
+    assert [one["reference"] for one in answers] == [True, False]
+    borrowed, copied = (one["graph"] for one in answers)
     assert borrowed["step_s"] == copied["step_s"]
     assert borrowed["low_s"] < copied["low_s"] < copied["high_s"] < borrowed["high_s"]
     assert "costs of the bundled reference, another machine" in call("diagnose", trace, "--run", REFERENCE_RUN).output

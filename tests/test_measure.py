@@ -341,6 +341,15 @@ def test_python_measures_a_kernel_and_adds_to_a_run() -> None:
     assert {row.benchmark for row in more.rows()} == {"own_step", "own_kernel"}
 
 
+def test_a_function_without_calls_takes_its_own_time_on_the_simulated_gpu_too() -> None:
+    Path("nothing.py").write_text("def step():\n    return 1\n", encoding="utf-8")
+    result, run = measure("nothing.py::step")
+    (outcome,) = run.outcomes
+    (submit,) = (one for one in outcome.measurements if one.metric == "submit")
+    assert min(submit.values) / submit.calls_per_sample >= 20e-9, "no call of Python takes less"
+    assert "what the GPU does is too short for its clock" in " ".join(result.stdout.split())
+
+
 @pytest.mark.slow
 def test_python_says_which_case_has_no_figures() -> None:
     run = mb.measure("steps.py::stuck", setup="steps.py::setup", axes={"count": [2, 1]}, device="fake", limit="3s")

@@ -16,7 +16,7 @@ from microbench.report.figures.figure import Origin, figures
 
 pytestmark = pytest.mark.slow  # a browser draws each page
 
-WIDE = {"width": 1280, "height": 900}
+WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 390, "height": 844}
 # As in the module that packs them; the promise is here so that it cannot change unseen.
 MOST_BYTES = 3_000_000
 COLOUR, FILL = (f"element => getComputedStyle(element).{name}" for name in ("backgroundColor", "fill"))
@@ -53,10 +53,16 @@ def tab(shared: Opened) -> Iterator[Any]:
     shared.tab.emulate_media(media="screen", color_scheme="light")
     shared.tab.reload()
     reached_ms(shared.tab, "usable")
-    shared.tab.get_by_role("button", name="Unfold all").click()
+    unfold(shared.tab)
     yield shared.tab
     assert shared.complaints == []
     assert [address for address in shared.requests if not address.startswith(("file:", "blob:"))] == []
+
+
+def unfold(tab: Any) -> None:
+    """All text, and the parts of every suite."""
+    tab.get_by_role("button", name="Unfold all").click()
+    tab.get_by_role("button", name="Unfold these parts").evaluate_all("all => all.forEach(one => one.click())")
 
 
 def layers(tab: Any) -> Any:
@@ -201,6 +207,21 @@ def test_no_width_makes_the_page_itself_scroll_sideways(tab: Any, width: int) ->
     assert max(tab.evaluate(widths)) <= width
 
 
+def test_on_a_phone_no_figure_of_a_table_is_beyond_its_edge(tab: Any) -> None:
+    tab.set_viewport_size(PHONE)
+    next_frame(tab)
+    cells = "all => all.filter(one => one.checkVisibility()).map(one => one.getBoundingClientRect().right)"
+    rights = tab.locator("td").evaluate_all(cells)
+    assert rights
+    assert max(rights) <= PHONE["width"]
+    cell = layers(tab).locator("tbody tr").first.locator("[data-of=submit]")
+    before = cell.evaluate("element => getComputedStyle(element, '::before').content")
+    assert before == '"submit "', "each cell names its column"
+    tab.set_viewport_size(WIDE)
+    next_frame(tab)
+    assert layers(tab).get_by_role("columnheader", name="submit").is_visible()
+
+
 def test_a_printed_page_is_unfolded_on_a_light_background(tab: Any) -> None:
     tab.emulate_media(color_scheme="dark")
     assert tab.pdf(format="A4").startswith(b"%PDF")
@@ -217,6 +238,7 @@ def test_without_scripts_all_words_and_tables_are_there(browser: Any, path: Path
         tab.goto(path.as_uri(), timeout=PATIENCE_MS)
         tab.locator("#findings > details > summary").click()
         assert tab.get_by_text("are launch-bound").first.is_visible()
+        tab.locator("section[aria-labelledby^=launch] > details > summary").click()
         tab.locator("summary", has_text="launch_layers").first.click()
         table = layers(tab)
         assert len(column(table, "layer")) == table.locator("tbody tr").count()
@@ -225,8 +247,8 @@ def test_without_scripts_all_words_and_tables_are_there(browser: Any, path: Path
 def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
     with opened(browser, written(tmp_path, *map(hostile_run, CODE)), viewport=WIDE) as found:
         assert found.tab.get_by_role("heading", level=1).count() == len(CODE)
-        found.tab.get_by_role("button", name="Unfold all").click()
-        for suite in found.tab.locator("section.suite", has_text="launch_cold").all():
+        unfold(found.tab)
+        for suite in found.tab.locator(".part .suite", has_text="launch_cold").all():
             suite.locator("button[data-detail]").last.click()
             found.tab.get_by_role("dialog").get_by_role("button", name="Close").click()
         assert found.tab.evaluate("window.broken") is None
@@ -242,12 +264,20 @@ def test_the_reference_fits_and_is_soon_usable(browser: Any, tmp_path: Path, req
         request.node.user_properties.append(("usable_ms", round(reached_ms(found.tab, "usable"))))
         assert found.tab.locator(".chart .wide svg").count() >= 4
         assert found.tab.locator("table:visible").count() == 0, "tables are folded"
-        assert found.tab.evaluate("document.documentElement.scrollHeight") <= 12 * WIDE["height"]
+        height = "document.documentElement.scrollHeight"
+        assert found.tab.evaluate(height) <= 12 * WIDE["height"]
+        found.tab.set_viewport_size(PHONE)
+        assert found.tab.evaluate(height) <= 12 * PHONE["height"]
+        found.tab.set_viewport_size(WIDE)
         pictures = "[...document.querySelectorAll('.drawing .wide svg')].map(one => one.outerHTML)"
         drawn = found.tab.evaluate(pictures)
         assert len(drawn) == len(set(drawn)), "a picture is drawn twice"
         box = found.tab.locator(".answers").last.bounding_box()
         assert box["y"] + box["height"] <= WIDE["height"], "the numbers are on the first screen"
+        found.tab.get_by_role("button", name="Unfold all").click()
+        assert found.tab.locator("table:visible").count() == 0, "tables are unfolded suite by suite"
+        assert found.tab.evaluate(height) <= 12 * WIDE["height"], "all text and pictures"
+        found.tab.get_by_role("button", name="Fold all").click()
         found.tab.goto(f"{path.as_uri()}#findings")
         assert found.tab.locator("#findings .card").first.is_visible()
         assert (found.complaints, len(found.requests)) == ([], 1)

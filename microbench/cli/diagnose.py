@@ -110,7 +110,8 @@ def diagnose(
 
         write_new(page, pages.build(several, costs).encode(), force=picture.force)
     if json:
-        print_json(drawing.answer(several[0]) if len(several) == 1 else list(map(drawing.answer, several)))
+        answers = found.answers()
+        print_json(answers[0] if len(answers) == 1 else answers)
     elif timeline:
         tables = drawing.tables(several[0])[: None if everything else 1]
         draw(recorded_step.sheet(several[0], costs, tables), picture, brief=True, why=why)

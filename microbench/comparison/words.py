@@ -132,7 +132,7 @@ def summary(comparison: Comparison) -> Finding:
     severity: Severity = "note"
     if not comparison.changes:
         title = "NOTHING TO COMPARE"
-        text = "The two runs have no figure in common."
+        text = "The two runs have no figure in common: measure the same benchmarks in both."
     else:
         title = "SLOWER AND FASTER" if slower and faster else "SLOWER" if slower else "FASTER" if faster else ""
         counts = any(counted[verdict] for verdict in COUNTED)

@@ -98,6 +98,8 @@ class Step(NamedTuple):
             if self.why_no_gpu.endswith(ELSEWHERE):
                 return "unknown: its work runs in streams of the library's own"
             return "launches: more than the queue holds" if full else "waits: it waits for the GPU in its own calls"
+        if self.gpu.trust == "below floor":
+            return "host: what the GPU does is too short for its clock"
         if submit_s >= LAUNCH_FROM * self.gpu.value:
             return f"launch-bound: the host submits {times(submit_s / self.gpu.value)} as long as the GPU works"
         if self.gpu.value >= LAUNCH_FROM * submit_s:

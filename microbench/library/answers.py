@@ -148,6 +148,10 @@ class Diagnosed(NamedTuple):
         """One diagnosis on one screen, several beside each other."""
         return screen_of(self.several, self.costs, self.files, everything=everything)
 
+    def answers(self) -> list[dict[str, object]]:
+        """An object for JSON of each trace; ``reference`` says that the costs are those of a bundled run."""
+        return [{"reference": self.costs.elsewhere, **diagnosis_sheet.answer(one)} for one in self.several]
+
 
 def diagnosed(
     traces: Sequence[Path],

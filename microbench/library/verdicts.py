@@ -16,7 +16,6 @@ from microbench.library.answers import Compared, Diagnosed, fails
 from microbench.library.results import Drawn, Sheet
 from microbench.model.words import findings as findings_of_forecast
 from microbench.report.document import Report, Screen
-from microbench.report.sheets import diagnosis as diagnosis_sheet
 from microbench.report.sheets import prediction as prediction_sheet
 from microbench.report.sheets.comparison import figure_words
 from microbench.report.sheets.prediction import Side
@@ -211,7 +210,7 @@ class DiagnosedTraces(Drawn):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """What `microbench diagnose --json` prints of each trace, in SI base units."""
-        return [as_json(diagnosis_sheet.answer(one)) for one in self._diagnosed.several]
+        return list(map(as_json, self._diagnosed.answers()))
 
     def _sheet(self) -> Screen:
         return self._diagnosed.screen()

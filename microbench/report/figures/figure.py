@@ -112,7 +112,7 @@ class Figure(NamedTuple):
 
     ``name`` is what the user types. ``panels`` are drawn one below the other under a ``legend`` of runs. ``about`` says
     how to read a single panel; several panels have their own. ``tables`` hold the drawn data. ``pictures`` are the
-    pictures of the runs' reports that the panels show.
+    pictures of the runs' reports that the panels show whole; of bars of several runs they show one figure each.
     """
 
     name: str
@@ -195,7 +195,9 @@ def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
         panels=tuple(overlaid),
         legend=tuple(tones) if any(len(members) > 1 for members in groups) else (),
         tables=tuple(map(_table, groups)),
-        pictures=tuple(one.picture for _, panels, _ in shown for one in panels if not isinstance(one.picture, Bars)),
+        pictures=tuple(
+            one.picture for _, panels, _ in shown for one in panels if not (several and isinstance(one.picture, Bars))
+        ),
     )
 
 

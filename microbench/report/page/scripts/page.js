@@ -30,15 +30,23 @@ function setUpDownloads() {
   }
 }
 
-// All tables and pictures can be unfolded at once; a link to a part opens what holds it.
+// The text and the pictures are unfolded at once, the tables suite by suite; a link to a part opens what holds it.
 function setUpFolds() {
-  const button = document.getElementById("unfold"), folds = [...document.querySelectorAll("details.data")];
-  button.addEventListener("click", () => {
-    const open = folds.some((one) => !one.open);
-    folds.forEach((one) => { one.open = open; });
-    button.textContent = open ? "Fold all" : "Unfold all";
-  });
-  button.hidden = folds.length === 0;
+  const folding = (button, name, folds) => {
+    button.textContent = `Unfold ${name}`;
+    button.addEventListener("click", () => {
+      const open = folds.some((one) => !one.open);
+      folds.forEach((one) => { one.open = open; });
+      button.textContent = `${open ? "Fold" : "Unfold"} ${name}`;
+    });
+    button.hidden = folds.length === 0;
+  };
+  folding(document.getElementById("unfold"), "all", [...document.querySelectorAll("details.data:not(.fold-in, .tabled)")]);
+  for (const suite of document.querySelectorAll(".part .suite")) {
+    const button = element("button", { type: "button", className: "unfold" });
+    folding(button, "these parts", [...suite.querySelectorAll(".fold-in")]);
+    suite.prepend(button);
+  }
   const follow = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     const fold = target && (target.closest("details.data") ?? target.querySelector(":scope > details.data"));

@@ -39,6 +39,9 @@ async function setUpStep(figure) {
       tick.style.left = `${(at - view.from) * scale}px`;
       return tick;
     }));
+    for (const tick of axis.children) { // a word that would be cut is left out
+      if (tick.offsetLeft + tick.offsetWidth > width) tick.textContent = "";
+    }
   }
   function show(from, length) {
     const kept = Math.min(Math.max(length, step.length * CLOSEST), step.length);

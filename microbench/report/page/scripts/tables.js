@@ -119,12 +119,31 @@ function neighbour(button, key, all) {
   return undefined;
 }
 
-// What is wider than its place can be scrolled by keys, and says what it is.
-function makeScrollable(holder) {
+// A table that is wider than a phone is stacked there: each row a paragraph in which every cell names its column. On a
+// wider screen it can be scrolled by keys, and says what it is.
+const phone = window.matchMedia("(max-width: 560px)");
+
+function makeFitting(holder) {
+  const table = holder.firstElementChild;
   holder.setAttribute("role", "group");
-  holder.setAttribute("aria-label", nameOf(holder.firstElementChild));
+  holder.setAttribute("aria-label", nameOf(table));
+  const named = () => {
+    const names = [...table.tHead.rows[0].cells].map((heading) => heading.textContent.trim());
+    for (const row of table.tBodies[0].rows) {
+      [...row.cells].forEach((cell, place) => { if (names[place]) cell.dataset.of = names[place]; });
+    }
+  };
+  let width = 0;
   const watch = () => {
-    holder.tabIndex = holder.scrollWidth > holder.clientWidth + 1 ? 0 : -1;
+    if (holder.clientWidth === width) return; // it became only higher or lower
+    width = holder.clientWidth;
+    table.classList.remove("stacked");
+    const wider = table.offsetWidth > width + 1; // the arrow of the last heading may stand out
+    holder.tabIndex = wider && !phone.matches ? 0 : -1;
+    if (wider && phone.matches) {
+      named();
+      table.classList.add("stacked");
+    }
   };
   new ResizeObserver(watch).observe(holder);
 }
@@ -136,5 +155,5 @@ function setUpTables() {
     makeFolding(table);
     makeWalkable(table);
   }
-  document.querySelectorAll(".table > .scroller").forEach(makeScrollable);
+  document.querySelectorAll(".table > .scroller").forEach(makeFitting);
 }
