@@ -3,6 +3,7 @@
     scripts/campaign --minutes 30 --seed 0    # faults for at most two thirds of the time, hostile files for the rest
     scripts/campaign --only KIND --seed N     # one fault or file again, as a failure prints it
     scripts/campaign --kinds watched --faults 2000 --minutes 120    # programs under `microbench watch` alone
+    scripts/campaign --kinds trace --files 100000 --minutes 90 --table lab/measurements/campaigns.csv
 
 tests/campaign_faults.py has the faults, tests/campaign_watched.py the programs under watch, tests/campaign_files.py the
 hostile files, tests/campaign_fleet.py and tests/campaign_traces.py odd workers, stores, functions and traces. The exit
@@ -10,10 +11,12 @@ code is 1 if anything failed.
 """
 
 import argparse
+import csv
 import os
 import random
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +32,7 @@ import campaign_watched
 
 from microbench.core.errors import MicrobenchError
 
+ROOT = Path(__file__).resolve().parent.parent
 FAULTS, FILES = 500, 1_000_000
 SHARE_OF_FAULTS = 2 / 3
 campaign_faults.FAULTS.update(campaign_watched.PROGRAMS | campaign_fleet.FAULTS)
@@ -97,15 +101,38 @@ def table(tally: Tally, kinds: list[str], columns: list[str]) -> None:
             print(f"{name:<22}" + "".join(f"{tally.of(several, column):>12}" for column in columns))
 
 
+def record(path: Path, tally: Tally, kinds: list[str], seed: int) -> None:
+    """Add a line for each kind to a table: how many were tried, and how many of them failed."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{cores} {'core' if cores == 1 else 'cores'}, no GPU"
+    begun = path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if not begun:
+            writer.writerow(("class", "count", "faults", "seed", "machine", "commit", "date", "note"))
+        for kind in filter(lambda kind: tally.of([kind]), kinds):
+            counted = tally.of([kind]), tally.of([kind], "failed")
+            writer.writerow((kind, *counted, seed, machine, commit.strip(), time.strftime("%Y-%m-%d"), ""))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     fault_kinds, file_kinds = list(campaign_faults.FAULTS), list(campaign_files.KINDS)
     parser.add_argument("--minutes", type=float, default=30.0, help="stop after that time (default: 30)")
     parser.add_argument("--seed", type=int, default=0, help="of the first fault and the first file (default: 0)")
     parser.add_argument("--only", metavar="KIND", choices=fault_kinds + file_kinds, help="one of a kind, with its seed")
-    parser.add_argument("--kinds", default="", help="faults whose kind begins so (default: all), and no files")
+    parser.add_argument("--kinds", default="", help="faults and files whose kind begins so (default: all)")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"the most faults (default: {FAULTS})")
+    parser.add_argument("--files", type=int, default=FILES, help=f"the most files (default: {FILES})")
+    parser.add_argument("--table", metavar="CSV", type=Path, help="add a line for each kind to this table")
     asked = parser.parse_args()
+    for kinds in (campaign_faults.FAULTS, campaign_files.KINDS):
+        for name in [name for name in kinds if not name.startswith(asked.kinds)]:
+            del kinds[name]
+    fault_kinds, file_kinds = list(campaign_faults.FAULTS), list(campaign_files.KINDS)
+    if not fault_kinds and not file_kinds:
+        parser.error(f"no kind begins with {asked.kinds}")
     for name in [name for name in os.environ if name.startswith("MICROBENCH_")]:
         del os.environ[name]
     began_s = time.monotonic()
@@ -113,15 +140,15 @@ def main() -> int:
     folder.chmod(0o755)  # some faults are another user's
     os.environ["MICROBENCH_DATA"] = str(folder / "data")
     tally, whole_s = Tally(), asked.minutes * 60
-    share = 1.0 if asked.kinds else SHARE_OF_FAULTS
+    share = SHARE_OF_FAULTS if file_kinds else 1.0
     peak_bytes = 0
-    if asked.only not in file_kinds:
-        kinds = [asked.only] if asked.only else [kind for kind in fault_kinds if kind.startswith(asked.kinds)]
+    if asked.only not in file_kinds and fault_kinds:
+        kinds = [asked.only] if asked.only else fault_kinds
         seeds = range(asked.seed, asked.seed + (1 if asked.only else asked.faults))
         faults(folder, kinds, seeds, began_s + whole_s * share, tally)
     faulted_s = time.monotonic() - began_s
-    if asked.only not in fault_kinds and not asked.kinds:
-        end = asked.seed + (1 if asked.only else FILES)
+    if asked.only not in fault_kinds and file_kinds:
+        end = asked.seed + (1 if asked.only else asked.files)
         until_s = began_s + max(whole_s, faulted_s + whole_s * (1 - share))  # the last fault may take a while
         peak_bytes = campaign_files.read_all(folder, asked.only, asked.seed, end, until_s, tally)
     took_s = time.monotonic() - began_s
@@ -138,6 +165,8 @@ def main() -> int:
         print("failed: that is over 1 GiB")
         return 1
     print(f"failures: {tally.failures}")
+    if asked.table:
+        record(asked.table, tally, [*fault_kinds, *file_kinds], asked.seed)
     return 1 if tally.failures else 0
 
 

@@ -140,7 +140,7 @@ def damaged_store(reader: Any, seed: random.Random) -> None:
                 for name in whole:
                     assert f"{name},{rows[name]}\n" in ended.output, f"rows of {name} were lost"
             if arguments[0] != "import":
-                assert not sure or any(path.name[:24] in said for path in sure), f"{arguments} names no damaged file"
+                assert not sure or any(path.name[:24] in said for path in hit), f"{arguments} names no damaged file"
     finally:
         shutil.rmtree(place)
 

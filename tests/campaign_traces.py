@@ -341,7 +341,7 @@ def ranges(program: Program, seed: random.Random) -> str:
     kinds = (Category.ANNOTATION, Category.OPERATOR, Category.PYTHON, Category.OVERHEAD, Category.LINE, Category.SYNC)
     made = []
     for number in range(seed.randrange(1, 30)):
-        begin_ns = seed.randrange(last_ns)
+        begin_ns = seed.randrange(max(last_ns, 1))  # another change may have made times negative
         end_ns = begin_ns + seed.choice((0, 1, 5000, last_ns))
         name = program.name(seed.choice(("step#1", f"step#{number}", "aten::op", "ProfilerStep#2", "Context Sync")))
         made.append(program.row(seed.choice(kinds), begin_ns, end_ns, name, THREAD=seed.randrange(2), STREAM=7))
@@ -352,7 +352,7 @@ def ranges(program: Program, seed: random.Random) -> str:
 def several(program: Program, seed: random.Random) -> str:
     """Two or three of all."""
     for change in seed.sample([one for one in KINDS.values() if one is not several], seed.randrange(2, 4)):
-        if len(program.work) > 3 and len(program.launches) > 1:
+        if len(program.work) > 3 and len(program.launches) > 2:
             change(program, seed)
     return ODD
 

@@ -84,7 +84,10 @@ class Spec:
     def signalled(self, *how: str) -> int:
         """Have one of the signals sent, to microbench or to its whole group; not one that the caller ignores."""
         number = int(self.chosen.choice([one for one in NUMBERS if one not in self.ignored]))
-        self.actions.append([self.chosen.choice(how or ("kill", "kill", "killpg")), number])
+        sent = self.chosen.choice(how or ("kill", "kill", "killpg"))
+        if any(".late" in line for line in self.lines):  # one to the group may end what works in the background, or not
+            sent = "kill"
+        self.actions.append([sent, number])
         return number
 
     def stopped(self) -> int:
@@ -221,8 +224,8 @@ def wait_for_it():
 def sh_prints(spec: Spec) -> str:
     word = spec.word()
     return spec.chosen.choice([
-        f"echo {word}", f"echo {word} >&2", f"printf '\\377\\000{word}'", "cat", "yes | head -n 2000 | tail -n 1",
-        f"printf '%s' {word}", "yes | head -n 1; echo $?", "ls -1 | grep -v recording-",
+        f"echo {word}", f"echo {word} >&2", f"printf '\\377\\000{word}'", "cat", "yes 2>/dev/null | head -n 2000 | tail -n 1",
+        f"printf '%s' {word}", "yes 2>/dev/null | head -n 1; echo $?", "ls -1 | grep -v recording-",
     ])  # fmt: skip
 
 
@@ -572,7 +575,7 @@ def supervise(asked: dict[str, Any]) -> dict[str, Any]:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, b"\x18\x00\x50\x00\x00\x00\x00\x00")
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         streams, reading = [theirs] * 3, {ours: "out"}
-        os.write(ours, b"one\ntwo\n\x04")
+        os.write(ours, b"one\ntwo\n" + 9 * b"\x04")  # each who reads further gets an end
     else:
         (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
         streams, reading = [os.open("stdin", os.O_RDONLY), out_w, err_w], {out_r: "out", err_r: "err"}

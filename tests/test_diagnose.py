@@ -29,12 +29,12 @@ from microbench.diagnosis.idle import CAUSES, MANAGED, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.owners import owners
 from microbench.diagnosis.steps import find_steps
-from microbench.diagnosis.unwatched import OWN_S, USUAL_S, unwatched
+from microbench.diagnosis.unwatched import OWN_S, USUAL_S, beyond_calls, unwatched
 from microbench.library.runs import load
 from microbench.model.constants import Constant, Fit
 from microbench.model.fit import fit_for
-from microbench.model.workload import Kernels, Wait, Workload
-from microbench.report.sheets.diagnosis import answer, screen
+from microbench.model.workload import Copies, Kernels, Wait, Workload
+from microbench.report.sheets.diagnosis import MOST_TRACES, answer, ranks_screen, screen
 from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Memory, RangeKind, Thread, Trace
 
 
@@ -639,6 +639,13 @@ def recorded_s(fit: Fit, **changes: object) -> tuple[Diagnosis, Step, list[float
     free = unwatched(recorded, step.costs)
     assert step.watched_s - step.unwatched_s == pytest.approx(free.cost_s, rel=0.01)
     return found, step, [free.low_s, free.high_s, free.cost_s]
+
+
+def test_a_step_of_copies_alone_needs_no_launch_call() -> None:
+    workload = Workload((Copies("h2d", 4096, 2, host_s=5e-6),), layer="torch_eager")
+    (part,) = beyond_calls(workload, {"h2d_call": 3e-6}).parts
+    assert isinstance(part, Copies)
+    assert part.host_s == pytest.approx(2e-6)
 
 
 def finding(diagnosis: Diagnosis, rule: str) -> Finding:
@@ -1402,3 +1409,16 @@ def test_a_step_is_no_shorter_than_its_work() -> None:
     """A profiler's costs are assumed, and may be more than the host time that a step of long kernels has."""
     found = diagnosed(steps_of(kernels=30, duration_ns=60_000, between_ns=5000))
     assert found.step.low_s >= 30 * 60e-6 / 1.1
+
+
+def test_of_a_thousand_traces_those_with_the_most_work_are_shown_and_the_others_counted() -> None:
+    fit = make_fit()
+    short, long = (diagnose(steps_of(count=count, kernels=20).trace(), fit) for count in (12, 24))
+    several = [short] * 500 + [long] + [short] * 499
+    (table,) = ranks_screen(several, "costs").tables
+    assert len(table.rows) == MOST_TRACES
+    assert table.notes[0].startswith(f"{1000 - MOST_TRACES} traces more, with no more work than these")
+    shown = [row[0] for row in table.rows]
+    assert shown[-1] == ranks_screen(several, "costs", everything=True).tables[0].rows[500][0]
+    assert len(ranks_screen(several, "costs", everything=True).tables[0].rows) == 1000
+    assert ranks_screen(several[:3], "costs").tables[0].notes == ()

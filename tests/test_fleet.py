@@ -4,6 +4,8 @@ does, and a real Dask cluster of simulated nodes, of which one dies and one hang
 import json
 import lzma
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -539,6 +541,68 @@ def test_tls_without_certificates_says_what_to_configure(tmp_path: Path) -> None
     assert result.exit_code == ExitCode.USAGE
     assert "needs certificates" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def certificates(folder: Path) -> None:
+    """Make good.pem and expired.pem of the authority ca.pem, and other.pem of other-ca.pem."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here")
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+
+    def make(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    for authority in ("ca", "other-ca"):
+        make(
+            "req", "-x509", *key, "-keyout", f"{authority}.key", "-out", f"{authority}.pem", "-subj", f"/CN={authority}"
+        )
+    for name, authority, days in (("good", "ca", "9"), ("expired", "ca", "-1"), ("other", "other-ca", "9")):
+        make("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", "/CN=here")
+        make(
+            "x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", "-CA", f"{authority}.pem", "-CAkey",
+            f"{authority}.key", "-CAcreateserial", "-days", days, "-extfile", "names",
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_tls_with_wrong_certificates_is_refused_in_words_and_soon(tmp_path: Path) -> None:
+    distributed, dask = pytest.importorskip("distributed"), pytest.importorskip("dask")
+    certificates(tmp_path)
+
+    def tls(authority: str, name: str) -> dict[str, str]:
+        made = {"ca-file": str(tmp_path / authority)}
+        for role in ("client", "scheduler", "worker"):
+            made |= {f"{role}.cert": str(tmp_path / f"{name}.pem"), f"{role}.key": str(tmp_path / f"{name}.key")}
+        return {f"distributed.comm.tls.{key}": value for key, value in made.items()}
+
+    def refused(settings: dict[str, Any], *where: str) -> str:
+        with dask.config.set(settings):
+            arguments = ("host_timer", "--quick", "--device", "fake", "--store", str(tmp_path / "store"))
+            ended = call("fleet", "run", *arguments, *where, "--wait", "1")
+        assert ended.exit_code in (ExitCode.SOME_FAILED, ExitCode.USAGE), ended.output
+        assert "Traceback" not in ended.output
+        return " ".join(ended.output.split())
+
+    good = tls("ca.pem", "good")
+    alone: dict[str, Any] = {"n_workers": 0, "dashboard_address": None, "silence_logs": 50}
+    with dask.config.set(good), distributed.LocalCluster(**alone, protocol="tls://") as secured:
+        address = secured.scheduler_address
+        assert "certificate" in refused(tls("other-ca.pem", "good"), "--scheduler", address)
+        for name in ("other", "expired"):
+            assert "has expired or that it does not trust" in refused(tls("ca.pem", name), "--scheduler", address)
+        assert "nowhere.pem cannot be read" in refused(tls("nowhere.pem", "good"), "--scheduler", address)
+        assert "nowhere.pem cannot be read" in refused(tls("ca.pem", "nowhere"), "--scheduler", address)
+        assert "cannot be used" in refused(tls("good.key", "good"), "--scheduler", address)
+        assert "give a tls:// address" in refused({}, "--scheduler", address.replace("tls", "tcp"))
+        assert "no node came" in refused(good, "--scheduler", address)
+    encrypted = {"distributed.comm.require-encryption": True}
+    with distributed.LocalCluster(**alone) as open_to_all:
+        address = open_to_all.scheduler_address
+        assert "answers without TLS" in refused(good, "--scheduler", address.replace("tcp", "tls"))
+        assert "encryption required" in refused(good | encrypted, "--scheduler", address)
+    words = refused(encrypted, "--local", "1")
+    assert "requires encryption and names no certificates" in words or "encryption required" in words
 
 
 def test_without_dask_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

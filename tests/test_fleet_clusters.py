@@ -5,10 +5,12 @@ lab/fleet_hosts.sh runs the same with a real sshd and a real Slurm.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -186,3 +188,22 @@ def test_an_interruption_before_anything_began_says_nothing(monkeypatch: pytest.
     ended = call("fleet", "run", "host", "--ssh", "a", "--store", str(tmp_path / "store"))
     assert (ended.exit_code, ended.stdout) == (ExitCode.INTERRUPTED, "")
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_of_a_connection_neither_threads_nor_files_stay() -> None:
+    pytest.importorskip("distributed")
+
+    def kept() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    found = []
+    for _ in range(4):
+        with connected(Where(local=1)):
+            pass
+        with pytest.raises(MicrobenchError), connected(Where(scheduler="tcp://127.0.0.1:1"), wait_s=0.1):
+            pass
+        gc.collect()
+        found.append(kept())
+    assert found[-1] <= found[1], found  # Dask's pools of threads grow once
+    assert found[-1][1] <= found[1][1], found

@@ -1,11 +1,14 @@
 """The store of many runs: what it holds, that a batch is whole or absent, and that a query reaches nothing else."""
 
 import csv
+import errno
 import io
 import json
 import os
 import random
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,7 @@ from make_run import make_run
 from microbench.analysis.stats import rows
 from microbench.archive import schema
 from microbench.archive import store as runs_store
-from microbench.core.errors import ExitCode, UsageError
+from microbench.core.errors import ExitCode, ResultNotWrittenError, UsageError
 from microbench.core.model import MemoryErrors, Run
 from microbench.fleet import campaign as campaigns
 from microbench.fleet.records import Source, records
@@ -109,6 +112,70 @@ def test_files_of_a_batch_that_was_cut_short_are_ignored(held: Path) -> None:
         (path.parent / "99-cut.parquet").write_bytes(path.read_bytes())
     (last.parent / "99-cut.parquet").unlink()
     assert answer(held, "SELECT count(*) FROM rows") == before
+
+
+@pytest.mark.parametrize("table", ["rows", "nodes", "findings", "runs"])
+def test_of_a_batch_that_a_full_disk_cut_short_nothing_stays(
+    held: Path, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, write_table = {path: path.read_bytes() for path in held.rglob("*.parquet")}, parquet.write_table
+
+    def full(whole: object, path: Path, **options: object) -> None:
+        if path.relative_to(held).parts[0] == table:
+            path.write_bytes(b"PAR1")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_table(whole, path, **options)
+
+    monkeypatch.setattr(parquet, "write_table", full)
+    with pytest.raises(ResultNotWrittenError, match="cannot be written to: No space left"):
+        store.add_all(held, [Source(written(tmp_path, "run-3"), "c1", "n3", {})])
+    assert {path: path.read_bytes() for path in held.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_by_every_command_and_damages_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], capture_output=True).returncode:
+        pytest.skip("no file system may be mounted here")
+
+    def ended(*arguments: str) -> tuple[int, str]:
+        done = call("fleet", *arguments, "--store", str(disk / "s"))
+        return done.exit_code, " ".join(done.output.split())
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in disk.rglob("*") if path.is_file() and path.name != "filling"}
+
+    run = ("host_timer", "--quick", "--device", "fake", "--local", "1")
+    try:
+        assert ended("run", *run)[0] == ExitCode.MEASURED
+        for free_bytes, commands in (
+            (0, (("run", *run), ("watch", *run, "--every", "1s", "--times", "1"))),
+            (20 << 10, (("run", *run), ("watch", *run, "--every", "1s", "--times", "1"))),
+        ):
+            for command in commands:
+                (disk / "filling").unlink(missing_ok=True)
+                (disk / "filling").write_bytes(bytes(shutil.disk_usage(disk).free - free_bytes))
+                before = contents()
+                code, said = ended(*command)
+                assert code in (ExitCode.SOME_FAILED, ExitCode.USAGE), said
+                assert "No space left on device" in said
+                assert "Traceback" not in said
+                assert "free some space" in said or "not in the store" in said
+                after = contents()
+                assert {path: after[path] for path in before} == before
+                assert not [path for path in after if path.suffix == ".parquet" and path not in before]
+                json.loads(next((disk / "s" / "campaigns").glob("*/campaign.json")).read_bytes())
+        code, said = ended("report", "-o", str(disk / "page.html"))
+        assert (code, "page.html cannot be written: No space left" in said) == (ExitCode.USAGE, True)
+        assert ended("report")[0] == ExitCode.MEASURED
+        (disk / "filling").unlink()
+        last = max(each.name for each in (disk / "s" / "campaigns").iterdir() if (each / "campaign.json").exists())
+        assert ended("import", str(disk / "s" / "campaigns" / last))[0] == ExitCode.MEASURED
+        assert answer(disk / "s", "SELECT count(*) FROM runs") == [(2,)]
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def shortened(path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microbench.core.errors import MeasurementError
-from microbench.core.targets import argument
+from microbench.core.errors import MeasurementError, UsageError
+from microbench.core.targets import argument, check_kernel, target
 from microbench.experiments.own import callables, culprit, nodes
 from microbench.experiments.own.kernel import KernelSpec
 from microbench.experiments.own.loading import OwnCall
@@ -299,6 +300,68 @@ def test_kernels_compile_with_their_symbols_and_spills(tmp_path: Path) -> None:
     ):
         with pytest.raises(MeasurementError, match=cause):
             own_kernel.compile_file(spec(tmp_path, name, *options), "90")
+
+
+EMPTY = 'extern "C" __global__ void k() {}\n'
+# 2 ** 41 instances of a template, each of its own.
+ENDLESS = """template <int N, long M> struct F { static const long v = F<N - 1, 2 * M>::v + F<N - 1, 2 * M + 1>::v; };
+template <long M> struct F<0, M> { static const long v = M; };
+extern "C" __global__ void k(long *x) { *x = F<40, 1>::v; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (b"\xef\xbb\xbf" + EMPTY.encode(), ""),
+        (b"// 5 \xb5s \xff\xfe\n/* \xff */\n" + EMPTY.encode(), ""),
+        ((EMPTY + "// x\n" * 1_000_000).encode(), ""),
+        (EMPTY.encode("utf-16"), "is no text: it holds a zero byte"),
+        (EMPTY.encode() + b"\0 what the compiler would not read", "is no text"),
+        (b" " * (17 << 20), "has over 16 MiB"),
+        (f"int 5;\n{EMPTY.replace('k()', 'q()')}".encode(), r"own.cu\(1\): error: "),
+        (f'#include "{{folder}}/secret"\n{EMPTY}'.encode(), "an error in line 1 of {folder}/secret$"),
+        (f'__device__ int x =\n#include "../secret"\n;{EMPTY}'.encode(), "an error in line 1 of .*secret$"),
+        (f'#include "beside.h"\n{EMPTY}'.encode(), r'beside.h\(1\): error: identifier "beside" is undefined$'),
+        (f'#include "/dev/zero"\n{EMPTY}'.encode(), "cannot open source file"),
+        (f"#error {'x' * 100_000}\n{EMPTY}".encode(), "xxx$"),
+        (ENDLESS.encode(), "out of memory"),
+    ],
+)  # fmt: skip
+def test_odd_sources_compile_or_are_refused_with_a_word_and_no_text_of_other_files(
+    source: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    monkeypatch.setattr(own_kernel, "MOST_COMPILER_BYTES", 200 << 20)
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("API_KEY = hunter2 error\n")
+    (folder / "beside.h").write_text("__device__ int of = beside;\n")
+    path = folder / "own.cu"
+    path.write_bytes(source.replace(b"{folder}", str(tmp_path).encode()))
+    one = KernelSpec(str(path), "k", (1, 1, 1), (1, 1, 1))
+    if not told:
+        assert own_kernel.compile_file(one, "90")[1] == b"k"
+        return
+    with pytest.raises((MeasurementError, UsageError), match=told.format(folder=tmp_path)) as refused:
+        own_kernel.compile_file(one, "90")
+    assert len(str(refused.value)) < 1000
+    assert "hunter2" not in str(refused.value)
+    assert "API_KEY" not in str(refused.value)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == limits
+
+
+@pytest.mark.parametrize(
+    "part", ["/*", "__global__ a(", "__global__ void a(", "__global__ x() ", "//", "a,", "__global__"]
+)
+def test_a_source_that_repeats_itself_is_read_in_linear_time(part: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(EMPTY + part * (1_000_000 // len(part)))
+    check_kernel(target(f"{path}:k"), [], {})
+    path.write_text(f"__global__ void k({part * (1_000_000 // len(part))})")
+    with suppress(UsageError):
+        check_kernel(target(f"{path}:k"), [], {})
 
 
 def test_arguments_are_held_against_what_the_compiled_kernel_takes(tmp_path: Path) -> None:

@@ -277,6 +277,25 @@ time.sleep(2)
     assert all(path.stat().st_size == 0 for path in tmp_path.glob("mine-*"))
 
 
+@pytest.mark.parametrize("most", [1024, 64])
+def test_the_files_that_the_sampler_keeps_are_far_from_those_of_the_program(
+    place: Place, tmp_path: Path, most: int
+) -> None:
+    program = f"""
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))
+{SLOW}
+train(20)
+for number in os.listdir("/proc/self/fd"):
+    if os.path.lexists(f"/proc/self/fd/{{number}}") and "schedstat" in os.readlink(f"/proc/self/fd/{{number}}"):
+        print(number)
+"""
+    done = place.recorded(program, tmp_path, how=STACKS)
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    assert len(kept := [int(number) for number in done.output.split()]) == 2
+    assert min(kept) >= min(most // 8 * 7, 896)
+
+
 def test_of_a_killed_program_the_samples_of_whole_seconds_are_there(place: Place, tmp_path: Path) -> None:
     text = f"""
 import os, signal

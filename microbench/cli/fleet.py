@@ -93,7 +93,7 @@ def watch(
     The campaigns are those of fleet run, and what changed is said as by fleet trend. They start at fixed times from the
     first one on; one that takes longer delays only the next. If one cannot start, this is said, and the next is tried
     at its time. Ctrl-C ends the watch, and closes a campaign that runs. The exit code is 0 if every task of all
-    campaigns is ok, else 1.
+    campaigns is ok and stored, else 1.
     """
     from microbench.report.terminal import terminal
 
@@ -199,8 +199,8 @@ def _carry_out(
         if campaign.counts()["ok"] > ok_before:
             _close(campaign, store, where, next_lines)
         raise
-    _close(campaign, store, where, next_lines)
-    everything = campaign.tasks and all(task.status == "ok" for task in campaign.tasks)
+    stored = _close(campaign, store, where, next_lines)
+    everything = stored and campaign.tasks and all(task.status == "ok" for task in campaign.tasks)
     return ExitCode.MEASURED if everything else ExitCode.SOME_FAILED
 
 
@@ -263,8 +263,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[str]) -> None:
-    """Draw the closing screen: how many runs came back, which did not and why, and what to type next."""
+def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[str]) -> bool:
+    """Draw the closing screen: how many runs came back, which did not and why, and what to type next. False if what
+    came back is not in the store."""
     from microbench.fleet.campaign import folder_of
     from microbench.report.terminal import terminal
 
@@ -283,11 +284,13 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
         for words in _grouped(tasks):
             console.print(painter.text(f" {sign if painter.fine else '-'} {words}"), soft_wrap=True)
     folder = folder_of(store, campaign.campaign)
-    lines = [f"saved: {folder}", *_add_to_store(store, folder), *next_lines]
+    not_stored = _add_to_store(store, folder)
+    lines = [f"saved: {folder}", *not_stored, *next_lines]
     if missing:
         again = ["microbench", "fleet", "run", "--store", str(store), "--resume", campaign.campaign, *where.arguments]
         lines.append(f"again: {shlex.join(again)}")
     terminal.tell(lines, console)
+    return not not_stored
 
 
 def _add_to_store(store: Path, folder: Path) -> list[str]:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from microbench.core.errors import UsageError, nearest
+from microbench.core.files import open_regular
 from microbench.core.units import plain, typed_size
 
 MOST_LISTED = 8
+MOST_SOURCE_BYTES = 16 << 20
 TargetKind = Literal["kernel", "file", "module"]
 EXAMPLES = "kernels.cu:saxpy, mypackage.steps:decode_step or train.py::step"
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -195,9 +197,9 @@ def _checked(given: Argument, text: str) -> Argument:
 
 # What a kernel's source says of its parameters: enough to notice a wrong argument before anything is compiled.
 GLOBAL = re.compile(
-    r"__global__\s+(?:\w+\s*\([^)]*\)\s+)*void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)"
+    r"__global__\s+(?:\w+\s*\([^()]*\)\s+)*void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\(([^()]{0,9999})\)"
 )
-COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 QUALIFIERS = re.compile(r"\b(?:const|__restrict__|__restrict|restrict|volatile|__grid_constant__)\b")
 C_TYPES = {
     "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16",
@@ -208,19 +210,32 @@ C_TYPES = {
 }  # fmt: skip
 
 
+def source_of(place: str) -> str:
+    """The text of a CUDA C++ file. Raises UsageError if it cannot be read, is no text, or has over 16 MiB."""
+    try:
+        with open_regular(Path(place)) as file:
+            data = file.read(MOST_SOURCE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{plain(place)} cannot be read: {error.strerror}", "give another file") from None
+    if len(data) > MOST_SOURCE_BYTES:
+        raise UsageError(f"{plain(place)} has over {MOST_SOURCE_BYTES >> 20} MiB", "give a file with fewer kernels")
+    if b"\0" in data:  # the compiler would read no further
+        raise UsageError(f"{plain(place)} is no text: it holds a zero byte", "save it as UTF-8")
+    return data.decode("utf-8-sig", errors="replace")  # the compiler loses its place in bytes that are not UTF-8
+
+
 def check_kernel(wanted: Target, arguments: list[str], names: Mapping[str, float]) -> None:
     """Raise UsageError for a kernel that its file does not have, and for arguments that its source contradicts.
 
     What cannot be told from the source, such as templates and macros, is left to the compiler.
     """
-    try:
-        source = COMMENTS.sub(" ", Path(wanted.place).read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise UsageError(f"{plain(wanted.place)} cannot be read: {error.strerror}", "give another file") from None
+    source = COMMENTS.sub(" ", source_of(wanted.place))
     kernels = {match[1]: match[2] for match in GLOBAL.finditer(source)}
     name = wanted.name.partition("<")[0].rpartition(":")[2]
     if not re.search(rf"\b{name}\b", source):
-        known = nearest(name, kernels) or f"it has: {', '.join(kernels) or 'no __global__ function'}"
+        known = (
+            nearest(name, kernels) or f"it has: {', '.join(list(kernels)[:MOST_LISTED]) or 'no __global__ function'}"
+        )
         raise UsageError(f"there is no kernel {plain(name, 60)} in {plain(wanted.place)}", known)
     given = [argument(text, names) for text in arguments]
     if name not in kernels or "<" in wanted.name:
@@ -228,7 +243,8 @@ def check_kernel(wanted: Target, arguments: list[str], names: Mapping[str, float
     parameters = [part for part in re.split(r",(?![^<]*>)", kernels[name]) if part.strip() not in ("", "void")]
     if len(parameters) != len(given):
         cause = f"{name} takes {len(parameters)} arguments, {len(given)} are given"
-        raise UsageError(cause, f"one --arg for each of: {', '.join(' '.join(part.split()) for part in parameters)}")
+        listed = ", ".join(" ".join(part.split()) for part in parameters)
+        raise UsageError(cause, f"one --arg for each of: {plain(listed)}")
     for place, (parameter, one) in enumerate(zip(parameters, given, strict=True), 1):
         _check_argument(name, place, " ".join(parameter.split()), one, arguments[place - 1])
 

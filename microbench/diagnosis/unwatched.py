@@ -152,11 +152,11 @@ def beyond_calls(workload: Workload, constants: Mapping[str, float]) -> Workload
 
     ``constants`` has these calls. Where one took less as recorded, those behind it have that much less.
     """
-    owed_s, launch_s = 0.0, constants[call_name(workload.layer, 0)]
+    owed_s, launch = 0.0, call_name(workload.layer, 0)  # which a step of copies alone does not need
     parts: list[Part] = []
     for part in workload.parts:
         if isinstance(part, Kernels | Copies):
-            call_s = launch_s if isinstance(part, Kernels) else constants[copy_name(part)]
+            call_s = constants[launch if isinstance(part, Kernels) else copy_name(part)]
             left_s = (part.host_s or 0.0) - call_s - owed_s
             owed_s = max(-left_s, 0.0)
             part = msgspec.structs.replace(part, host_s=max(left_s, 0.0))

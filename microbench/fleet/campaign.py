@@ -129,9 +129,10 @@ def put(path: Path, data: bytes) -> None:
         os.close(files.replace(path, data))
     except OSError as error:
         cause = f"{plain(path)} cannot be written: {error.strerror or error}"
-        raise ResultNotWrittenError(
-            cause, f"what came back is in {plain(path.parent)}: free some space, then --resume {path.parent.name}"
-        ) from None
+        next_step = "free some space, or name another folder with --store"
+        if (path.parent / CAMPAIGN_FILE).exists():
+            next_step = f"what came back is in {plain(path.parent)}: free some space, then --resume {path.parent.name}"
+        raise ResultNotWrittenError(cause, next_step) from None
 
 
 def read(store: Path, identity: str) -> Campaign:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shlex
 import signal
 import subprocess
@@ -41,6 +42,19 @@ NEXT_STEPS = {
     "--ssh": "the hosts and this machine must reach each other at any TCP port, by the addresses of their host names",
     "--slurm": "Dask's configuration names queue, account and walltime, as docs/fleet.md shows",
     "--local": "start fewer workers: --local 1",
+}
+
+# What closed connections mean, by what is in the error.
+UNTRUSTED = "it closed the connection, as for a certificate that has expired or that it does not trust"
+WITHOUT_TLS = "it answers without TLS: give a tcp:// address, or start the scheduler with TLS"
+CLOSED = {
+    "SSLEOFError": UNTRUSTED,
+    "_ALERT_": UNTRUSTED,
+    "ConnectionResetError": "it closed the connection, as a scheduler with TLS does: give a tls:// address",
+    "FatalCommClosedError": WITHOUT_TLS,
+    "WRONG_VERSION_NUMBER": WITHOUT_TLS,
+    "cannot convert to SSL": WITHOUT_TLS,
+    "Instead got None": "Dask's configuration requires encryption and names no certificates: set distributed.comm.tls",
 }
 
 
@@ -101,17 +115,30 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
     """
     check(where)
     try:
-        from distributed import Client, Security
+        from distributed import Client
         from distributed.gc import disable_gc_diagnosis
     except ImportError:
         raise _missing("distributed", ".[fleet]") from None
     # A lost worker is an outcome of the campaign; Dask's own words of it would stand between the lines of progress.
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    class Once(Client):  # type: ignore[misc]
+        """Without a scheduler it ends its thread, which would else try to close it, and wait 30 s for itself."""
+
+        def __init__(self, target: Any, **options: Any) -> None:
+            with ExitStack() as undone:
+                undone.callback(lambda: self._loop_runner.stop())
+                super().__init__(target, **options)
+                undone.pop_all()
+
+        def __del__(self) -> None:
+            pass
+
     with ExitStack() as stack:
         try:
             address = where.scheduler or ""  # with TLS and without certificates a Dask client would never end
-            if address.startswith("tls://") and not Security().get_connection_args("client").get("ssl_context"):
+            if not _certificates() and address.startswith("tls://"):
                 raise UsageError(
                     f"{plain(address)} needs certificates, and Dask's configuration names none",
                     "set distributed.comm.tls, as docs/fleet.md shows",
@@ -123,17 +150,42 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
                 stack.callback(_close_all)  # also one that Ctrl-C left half made
                 target = _cluster(where, hosts)
             timeout_s = min(wait_s, CONNECT_S) if where.scheduler else CONNECT_S
-            client = stack.enter_context(
-                Client(target, timeout=timeout_s, direct_to_workers=False, set_as_default=False)
-            )
+            client = stack.enter_context(Once(target, timeout=timeout_s, direct_to_workers=False, set_as_default=False))
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             verb = "reached" if where.scheduler is not None else "started"
-            words = plain(str(error).rpartition("stderr:\n")[2].strip()) or type(error).__name__  # by sbatch
-            cause = f"{plain(' '.join(where.arguments))} cannot be {verb}: {words}"
+            cause = f"{plain(' '.join(where.arguments))} cannot be {verb}: {_words(error)}"
             raise MicrobenchError(cause, NEXT_STEPS[where.arguments[0]]) from None
         disable_gc_diagnosis(force=True)  # Ctrl-C within its callback would be lost, and leave a traceback
         absent = _absent_hosts if where.ssh else _absent_jobs if where.slurm else lambda cluster, came: {}
         yield Connection(client, unreachable, partial(absent, target))
+
+
+def _certificates() -> bool:
+    """Whether Dask's configuration names certificates. Raises UsageError if they cannot be used."""
+    from distributed import Security
+
+    security = Security()
+    try:
+        return bool(security.get_connection_args("client").get("ssl_context"))
+    except (OSError, ValueError, TypeError) as error:  # OSError does not say which file
+        named = filter(None, (security.tls_ca_file, security.tls_client_cert, security.tls_client_key))
+        absent = next((each for each in named if "\n" not in each and not os.access(each, os.R_OK)), None)
+        words = f"{absent} cannot be read" if absent else error
+        raise UsageError(
+            f"the certificates of Dask's configuration cannot be used: {plain(words)}",
+            "correct distributed.comm.tls, as docs/fleet.md shows",
+        ) from None
+
+
+def _words(error: BaseException) -> str:
+    """Why Dask reaches or starts no cluster."""
+    while error.__cause__ is not None:  # "Cluster failed to start", from "Scheduler failed to start", from the reason
+        error = error.__cause__
+    text = str(error).rpartition("stderr:\n")[2].strip()  # by sbatch
+    for sign, words in CLOSED.items():
+        if sign in f"{type(error).__name__}: {text}":
+            return words
+    return plain(text) or type(error).__name__
 
 
 def _unusable(hosts: Sequence[str]) -> dict[str, str]:
@@ -188,15 +240,18 @@ def _cluster(where: Where, hosts: Sequence[str]) -> Any:
         runner.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return LocalCluster(
-        loop=runner.loop,
-        n_workers=where.local,
-        threads_per_worker=1,
-        processes=True,
-        memory_limit=0,
-        dashboard_address="127.0.0.1:0",
-        silence_logs=logging.CRITICAL,
-    )
+    try:
+        return LocalCluster(
+            loop=runner.loop,
+            n_workers=where.local,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        )
+    finally:
+        runner.stop()  # the thread ends with the cluster, which counts on it too
 
 
 def _ssh(hosts: Sequence[str]) -> Any:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from microbench.core import files
 from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
-from microbench.core.units import plain
+from microbench.core.units import counted, plain
 from microbench.fleet.campaign import read_folder
 from microbench.fleet.records import NUMBER, TABLES, TEXT, TRUTH, WHOLE, WORDS, Source, digest, records
 
@@ -217,13 +218,19 @@ def _write(directory: Path, campaign: str, several: Sequence[Tables]) -> int:
     for suite in rows["suite"].unique().to_pylist():
         folder = suite if SUITE.fullmatch(suite) else OTHER
         parts.setdefault(folder, []).append(rows.filter(compute.equal(rows["suite"], suite)))
+    written = list[Path]()
     try:
         for folder, tables in parts.items():
             part = arrow.concat_tables(tables).drop_columns(["suite"])
-            _write_file(directory / "rows" / f"campaign={campaign}" / f"suite={folder}" / batch, part)
+            written.append(directory / "rows" / f"campaign={campaign}" / f"suite={folder}" / f"{batch}{ENDING}")
+            _write_file(written[-1], part)
         for name in ("nodes", "findings", "runs"):  # the runs last: with them the batch is there
-            _write_file(directory / name / f"campaign={campaign}" / batch, whole[name])
+            written.append(directory / name / f"campaign={campaign}" / f"{batch}{ENDING}")
+            _write_file(written[-1], whole[name])
     except OSError as error:
+        for path in written:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
         cause = f"the store {plain(directory)} cannot be written to: {plain(error.strerror or error)}"
         raise ResultNotWrittenError(cause, "give another folder, or make room") from None
     return int(rows.num_rows)
@@ -233,8 +240,12 @@ def _write_file(path: Path, table: pyarrow.Table) -> None:
     """Write a file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    _package("pyarrow.parquet").write_table(table, part, compression="zstd")
-    part.rename(path.with_name(path.name + ENDING))
+    try:
+        _package("pyarrow.parquet").write_table(table, part, compression="zstd")
+        part.rename(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _package(name: str) -> Any:
@@ -296,7 +307,8 @@ def answered(directory: Path, ask: Callable[[duckdb.DuckDBPyConnection], Result]
     for whole in (False, True):  # only an error is worth the time to read all of each file
         batches, left_out = _batches(directory, whole=whole)
         if not batches:
-            lost = f": {left_out[0]}" if left_out else ""
+            more = f"; {counted(len(left_out) - 1, 'more batch', 'more batches')}" if left_out[1:] else ""
+            lost = f": {left_out[0]}{more}" if left_out else ""
             raise UsageError(
                 f"there is no run in {plain(directory)}{lost}", "microbench fleet import RUN... --store DIR"
             )

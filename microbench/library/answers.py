@@ -201,7 +201,7 @@ def changed(before: Path, after: Path, **options: Any) -> Changed:
 def screen_of(several: list[Diagnosis], costs: Costs, files: list[Path], *, everything: bool = False) -> Screen:
     """One diagnosis on one screen, several beside each other."""
     if len(several) > 1:
-        return diagnosis_sheet.ranks_screen(several, costs.words)
+        return diagnosis_sheet.ranks_screen(several, costs.words, everything=everything)
     command = f"microbench diagnose {shlex.quote(str(files[0]))}{costs.option}"
     return diagnosis_sheet.screen(several[0], costs.words, command, everything=everything)
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import fcntl
 import gc
 import itertools
 import opcode
 import os
+import resource
 import signal
 import sys
 import time
@@ -38,6 +40,7 @@ MAIN_THREADS, OWN = "/proc/self/schedstat", "/proc/thread-self/schedstat"
 # Which call of the kernel the main thread is in, and the number of that which waits for a lock.
 CALL, FUTEX = f"/proc/self/task/{os.getpid()}/syscall", {"x86_64": b"202", "aarch64": b"98"}.get(os.uname().machine)
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
+FAR_FILE = 900  # as recorder.c has it
 UNWANTED_S = 0.05
 # Functions in C that wait: a frame that calls one does not run Python.
 WAITING = frozenset((
@@ -94,7 +97,12 @@ class Lacked:
         """The ns on a processor, and those ready to run without one; 0 where the kernel does not say."""
         with contextlib.suppress(OSError, ValueError):
             if self._file < 0:
-                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                near = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                far = min(FAR_FILE, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8 * 7)
+                try:  # out of the way of the program's own, as the recording is
+                    self._file = fcntl.fcntl(near, fcntl.F_DUPFD_CLOEXEC, far)
+                finally:
+                    os.close(near)
             ran_ns, ready_ns, _ = map(int, os.pread(self._file, 100, 0).split())
             return ran_ns, ready_ns
         return 0, 0

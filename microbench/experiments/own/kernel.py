@@ -3,15 +3,17 @@
 import math
 import os
 import re
+import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.targets import FORMATS, Argument
+from microbench.core.targets import FORMATS, Argument, source_of
 from microbench.gpu.cuda.context import check, compiled
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, allow_shared_memory, safe_slots
 from microbench.gpu.experiment import Case, IntArray, Item, MeasurementError, Skip, Submit, driver, experiment
@@ -23,6 +25,8 @@ PACKAGE_FOLDERS = ("nvidia/cu13/include", "nvidia/cuda_runtime/include")
 SPILLS = re.compile(r"entry function '([^']+)'.*?(\d+) bytes spill stores", re.DOTALL)
 OCCUPANCY_STEP_REGISTERS = 256  # registers of a warp are allocated in units of this many
 WARP = 32
+MOST_COMPILER_BYTES = 8 << 30
+MOST_ERRORS, LONGEST_ERROR = 2, 400
 REGISTERS = 32  # of every simulated kernel: invented
 
 
@@ -74,31 +78,60 @@ def compile_file(spec: KernelSpec, architecture: str) -> tuple[bytes, bytes, int
     """Compile a user's file for an architecture such as ``90``: its machine code, the kernel's name in it, and the
     bytes that the compiler spilled.
 
-    Raises MeasurementError with the compiler's first errors, and if the file does not have the kernel.
+    Raises MeasurementError with the compiler's first errors, and if the file does not have the kernel; UsageError if
+    it is no text.
     """
-    path = Path(spec.file)
-    options = ["--ptxas-options=-v", f"-I{path.resolve().parent}", *(f"-I{folder}" for folder in include_folders())]
+    path, folders = Path(spec.file), include_folders()
+    source = source_of(spec.file).encode()
+    options = ["--ptxas-options=-v", f"-I{path.resolve().parent}", *(f"-I{folder}" for folder in folders)]
     if not any(option.startswith(("--gpu-architecture", "-arch")) for option in spec.options):
         options.append(f"--gpu-architecture=sm_{architecture}")
     if not any(option.startswith(("--std", "-std")) for option in spec.options):
         options.append("--std=c++17")
     options += spec.options
-    code, log, cubin, symbol = compiled(path.read_bytes(), path.name, options, spec.name)
+    with _bounded_memory():
+        code, log, cubin, symbol = compiled(source, path.name, options, spec.name)
+    folders += [path.resolve().parent, *(Path(option[2:]).resolve() for option in spec.options if option[:2] == "-I")]
     if code == driver.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
-        raise MeasurementError(f"NVRTC refuses an option: {' '.join(spec.options)}: {_first_errors(log)}")
+        raise MeasurementError(f"NVRTC refuses an option: {' '.join(spec.options)}: {_first_errors(log, folders)}")
     if int(code) != 0:
-        raise MeasurementError(f"{path.name} does not compile for sm_{architecture}: {_first_errors(log)}")
+        raise MeasurementError(f"{path.name} does not compile for sm_{architecture}: {_first_errors(log, folders)}")
     spilled = {name: int(count) for name, count in SPILLS.findall(log)}
     return cubin, symbol, spilled.get(symbol.decode(), 0)
 
 
-def _first_errors(log: str, most: int = 2) -> str:
-    """The first lines of a compiler's log that contain "error", or that the kernel is missing."""
-    missing = re.search(r'__nv_name_map\(\d+\): error: identifier "([^"]+)" is undefined', log)
-    if missing is not None:
-        return f"it has no kernel {missing[1]}"
-    lines = [line.strip() for line in log.splitlines() if "error" in line]
-    return "; ".join(lines[:most]) or " ".join(log.split())[:200]
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """NVRTC says that memory is out before templates or macros without end take all of the machine's."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    taken_bytes = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([taken_bytes + MOST_COMPILER_BYTES, *limits]), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _first_errors(log: str, folders: Sequence[Path]) -> str:
+    """The first errors of a compiler's log, or that the kernel is missing.
+
+    Files of these folders are source. Of any other file only the place is told: a message quotes what the file holds.
+    """
+    told: list[str] = []
+    for line in log.splitlines():  # what is quoted is indented
+        if not re.match(r"(?!\d+ (?:catastrophic )?errors? detected)\S.*\b(?:error|fatal)\b", line):
+            continue
+        missing = re.match(r'__nv_name_map\(\d+\): error: identifier "([^"]+)" is undefined', line)
+        if missing is not None:
+            return "; ".join(told) or f"it has no kernel {missing[1]}"
+        place = re.match(r"(.+?)\((\d+)\): ", line)
+        if place is not None and not any((folders[-1] / place[1]).resolve().is_relative_to(each) for each in folders):
+            line = f"an error in line {place[2]} of {place[1]}"
+        told = list(dict.fromkeys([*told, line.strip()[:LONGEST_ERROR]]))
+        if len(told) == MOST_ERRORS:
+            break
+    return "; ".join(told) or " ".join(log.split())[:LONGEST_ERROR]
 
 
 class OwnKernel:

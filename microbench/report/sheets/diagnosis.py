@@ -15,6 +15,7 @@ from microbench.report.sheets.recorded_step import TONES
 SHOWN, LISTED, SHOWN_LOOPS, OWNERS = 4, 30, 2, 3
 LEAST_SHOWN = 0.01
 ORDER: tuple[Severity, ...] = ("problem", "advice", "warning", "good", "note")
+MOST_TRACES = 64  # shown of several
 # The share of calls that must repeat from step to step before steps are called alike.
 ALIKE = 0.5
 IDENTICAL = 0.9995
@@ -117,8 +118,11 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     return [AnswerLine(name, cells) for name, cells in lines if cells]
 
 
-def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
-    """Several traces beside each other, and the odd one named if they are of one program."""
+def ranks_screen(several: list[Diagnosis], costs: str, *, everything: bool = False) -> Screen:
+    """Several traces beside each other, and the odd one named if they are of one program. Without ``everything`` many
+    traces are told by those with the most work."""
+    most_first = sorted(range(len(several)), key=lambda place: -len(several[place].trace.work))
+    shown = set(most_first[: None if everything else MOST_TRACES])
     exchange = any(one.idle is not None and one.idle.collectives for one in several)
     rows = tuple(
         (
@@ -133,7 +137,8 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
             Cell(one.bound or MISSING),
             Cell(words.speedup(one).removeprefix("about ") or MISSING),
         )
-        for name, one in zip(ranks.names(several), several, strict=True)
+        for place, (name, one) in enumerate(zip(ranks.names(several), several, strict=True))
+        if place in shown
     )
     # Enough of them can be dropped that names and verdicts need no second line.
     drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5, "alone": 6, "collectives": 7}
@@ -141,7 +146,9 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
     titles = columns("", *own, "bound", "as a graph", drop=drop)
     about = "each step as it was recorded; a launch: the host's time for one"
     about += "; alone: it only communicates, which is not in GPU works" if exchange else ""
-    table = Table("The traces beside each other", about, titles, rows)
+    more = len(several) - len(shown)
+    notes = (f"{counted(more, 'trace')} more, with no more work than these: microbench diagnose FOLDER --all",)
+    table = Table("The traces beside each other", about, titles, rows, notes if more else ())
     return Screen(
         run=costs,
         blocks=(Block(f"{len(several)} traces", (several[0].trace.format,), ()),),
