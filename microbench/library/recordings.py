@@ -109,8 +109,9 @@ class Recording:
         try:
             folder = Path(tempfile.gettempdir(), f"microbench-recording-{secrets.token_hex(8)}")
             held: list[recorder.Recorder] = []
-            # First, because a Ctrl-C may come between any two of these lines, and before the block is left.
-            weakref.finalize(self, _end, folder, os.getpid(), held)
+            # First, and twice, because a Ctrl-C may come between any two lines, and in one of the two.
+            for _ in range(2):
+                weakref.finalize(self, _end, folder, os.getpid(), held)
             folder.mkdir(0o700)
             self._recorder = program.begin_here(folder, tell, held, file=self._given, stacks=self._stacks)
         except NotRecorded as error:
@@ -155,13 +156,9 @@ def _end(folder: Path, process: int, held: list[recorder.Recorder]) -> None:
     """End a recording whose block was not left, and remove its temporary folder; a forked child leaves that to the
     process that made it."""
     if os.getpid() == process:
-        try:
-            for each in held:
-                each.end()
-            shutil.rmtree(folder, ignore_errors=True)
-        except KeyboardInterrupt:
-            _end(folder, process, held)
-            raise
+        for each in held:
+            each.end()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def columns(trace: Trace, table: Table) -> dict[str, Any]:
