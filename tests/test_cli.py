@@ -53,15 +53,6 @@ def test_each_command_is_listed_and_its_help_has_an_example() -> None:
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_the_tests_that_the_security_policy_names_exist() -> None:
-    text = (README.parent / "SECURITY.md").read_text()
-    assert "SECURITY.md" in README.read_text()
-    tests = {name: (README.parent / name).read_text() for name in re.findall(r"tests/test_\w+\.py", text)}
-    named = re.findall(r"\btest_\w+(?=`)", text)
-    assert len(named) >= 3
-    assert all(f"def {name}(" in "".join(tests.values()) for name in named)
-
-
 def test_readme_opens_with_a_story_and_installs_by_two_commands() -> None:
     lines = README.read_text().splitlines()
     assert [line.split()[1:3] for line in lines[:20] if line.startswith("$ ")] == [

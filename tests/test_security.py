@@ -74,6 +74,7 @@ CLAIMS = {
 
 
 def test_each_claim_has_a_test() -> None:
+    assert "SECURITY.md" in (ROOT / "README.md").read_text()
     tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
     for claim, names in CLAIMS.items():
         assert claim in " ".join(TEXT.split()), f"SECURITY.md does not say: {claim}"
