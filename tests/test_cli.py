@@ -367,14 +367,14 @@ def test_an_agent_finds_each_command_and_key_that_the_skill_names(tmp_path: Path
     text = (README.parent / "docs" / "SKILL.md").read_text(encoding="utf-8")
     trace = tmp_path / "trace.json"
     trace.write_bytes(kineto(program().trace()))
-    commands = re.findall(r"^\$ microbench (.+?)(?: +#.*)?$", text, re.MULTILINE)
-    for command in commands:
+    commands = re.findall(r"^\$ microbench (.+?)(?: +# (?:exit (\d))?.*)?$", text, re.MULTILINE)
+    for command, code in commands:
         if command.startswith(("watch", "graph", "run", "check")):  # they need a GPU
             assert call(command.split()[0], "--help").exit_code == 0
             continue
         named = command.replace("trace.json", str(trace)).split()
         result = call(*named)
-        assert result.exit_code == 0, (command, result.output)
+        assert result.exit_code == int(code or 0), (command, result.output)
         answer = json.loads(result.stdout)
         for path in re.findall(rf"^\| `{named[0]}` \| `([\w.]+)` \|", text, re.MULTILINE):
             value = answer

@@ -97,7 +97,7 @@ def test_a_case_that_fails_in_new_counts_as_slower(fail_on: str, code: int) -> N
 
 def test_comparing_nothing_is_a_usage_error_with_fail_on() -> None:
     runs = both(made(1), msgspec.structs.replace(made(2), outcomes=()))
-    assert call(*runs).exit_code == ExitCode.MEASURED
+    assert call(*runs).exit_code == ExitCode.UNREADABLE_RUN
     assert call(*runs, "--fail-on", "slower").exit_code == ExitCode.USAGE
 
 
@@ -353,3 +353,8 @@ def test_a_figure_that_is_not_confirmed_is_not_said_to_have_moved_alone() -> Non
     assert "(6 moved, not confirmed)" in text
     assert "Moved, but not confirmed: alternate sessions to confirm" in text
     assert "moved alone" not in text.lower()
+
+
+def test_runs_without_a_common_figure_end_with_a_code_of_their_own() -> None:
+    done = call("nvidia-h200", "nvidia-h200-x2")
+    assert (done.exit_code, "NOTHING TO COMPARE" in done.output) == (ExitCode.UNREADABLE_RUN, True)

@@ -115,7 +115,7 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def ran(line: str) -> str:
-    """Standard output of a command; it must end well."""
+    """Standard output of a command; it must end well, or as a comment behind it says: "# exit 4"."""
     program, *words = shlex.split(line, comments=True)
     assert program == "microbench", f"{line}: only microbench is run; say by a mark why it is not"
     words = [
@@ -128,7 +128,11 @@ def ran(line: str) -> str:
     if "--device" not in words and "--" not in words and any("--device" in option.opts for option in command.params):
         words[len(words) - len(rest) : len(words) - len(rest)] = ["--device", "fake"]
     result = call(*words)
-    codes = [ExitCode.MEASURED, *(code for option, code in OTHER_CODES.items() if option in words)]
+    told = re.search(r"# exit (\d)", line)
+    codes = [
+        int(told[1]) if told else ExitCode.MEASURED,
+        *(code for option, code in OTHER_CODES.items() if option in words),
+    ]
     assert result.exit_code in codes, f"{line}\n{result.output}"
     if words[0] == "watch":
         assert "\nrecorded: " in result.output, f"{line}\n{result.output}"

@@ -52,12 +52,12 @@ LINES = {
     "explain": 6365,
     "archive": 1935,
     "traces": 3370,
-    "diagnosis": 6375,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
+    "diagnosis": 6380,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8375,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2230,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
-    "cli": 2700,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
+    "cli": 2705,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

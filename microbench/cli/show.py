@@ -133,7 +133,9 @@ def compare(
         print_json(ComparedRuns(found).to_dict())
     else:
         draw(found.sheet(everything=everything), picture, brief=True, why=why)
-    return ExitCode.CHANGED if fail_on is not None and fails(found.comparison, fail_on) else ExitCode.MEASURED
+    if fail_on is not None:
+        return ExitCode.CHANGED if fails(found.comparison, fail_on) else ExitCode.MEASURED
+    return ExitCode.MEASURED if found.comparison.changes else ExitCode.UNREADABLE_RUN
 
 
 def plot(

@@ -92,7 +92,9 @@ def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
     why = blockers[0].why
     if why != "waits for the GPU" or not _reads_values(trace):
         return FIRST[why]
-    named = "" if blockers[0].place else ". `microbench watch` names the lines"
+    recording = trace.format == "microbench recording"
+    names = "a recording without --no-stacks" if recording else "`microbench watch`"
+    named = "" if blockers[0].place else f". {names[0].upper()}{names[1:]} names the lines"
     return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named
 
 

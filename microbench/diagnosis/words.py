@@ -377,7 +377,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         ),
         text=f"{shapes}{unknown}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
-        advice=f"{advice.how(diagnosis)}{'' if _waits_behind(graph) else _except(graph.blockers)}",
+        advice=f"{advice.how(diagnosis)}{_except(graph)}",
     )
 
 
@@ -445,8 +445,11 @@ def _no_graph(diagnosis: Diagnosis, recorded: Recorded) -> str:
 REPLACED = "A capture may replace kernels, such as attention's; `microbench measure` captures the step for real."
 
 
-def _except(blockers: tuple[Blocker, ...]) -> str:
-    return ". The calls named below stay outside" if blockers else ""
+def _except(graph: Graph) -> str:
+    """What a capture must not contain."""
+    if graph.blockers and _waits_behind(graph):
+        return f". Keep {blocker_words(graph.blockers[0])} behind the replay: a capture cannot hold it"
+    return ". The calls named below stay outside" if graph.blockers else ""
 
 
 def _waits_behind(graph: Graph) -> bool:
