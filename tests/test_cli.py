@@ -380,4 +380,4 @@ def test_an_agent_finds_each_command_and_key_that_the_skill_names(tmp_path: Path
             value = answer
             for key in path.split("."):
                 value = value[key]
-    assert {command.split()[0] for command in commands} >= {"watch", "diagnose", "graph", "predict", "compare"}
+    assert {command.split()[0] for command, _ in commands} >= {"watch", "diagnose", "graph", "predict", "compare"}
