@@ -172,10 +172,13 @@ def test_jobs_without_a_worker_say_what_slurm_says(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_closed_terminal_acts_as_ctrl_c(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), fleet._signals():
-        os.kill(os.getpid(), number)
-    assert signal.getsignal(number) == before
+    before = signal.signal(number, signal.SIG_DFL)  # nohup ignores one of them
+    try:
+        with pytest.raises(KeyboardInterrupt), fleet._signals():
+            os.kill(os.getpid(), number)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_an_interruption_before_anything_began_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
