@@ -487,3 +487,13 @@ def test_a_file_system_without_locks_is_written_to_with_a_remark(
     assert result.exit_code == 0
     assert f"other.json cannot be locked ({os.strerror(number)})" in " ".join(result.stderr.split())
     assert (tmp_path / "other.json").exists()
+
+
+def test_a_pipe_or_device_is_never_replaced(tmp_path: Path) -> None:
+    """Root could replace /dev/null for all programs."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="not a regular file"):
+        files.replace(pipe, b"{}")
+    assert pipe.is_fifo()
+    assert [*tmp_path.iterdir()] == [pipe]

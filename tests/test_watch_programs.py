@@ -158,7 +158,7 @@ def test_other_pythons_are_recorded(
     ("jupyter", "nbconvert", "--execute", "--to", "markdown", "--stdout", "--log-level=ERROR", "program.ipynb"),
     ("ipython", "--colors=NoColor", "-c", "%run program.py"),
     ("uv", "run", "--offline", "--no-project", "--python", sys.executable, "program.py"),
-    ("coverage", "run", "--data-file=/dev/null", "program.py"),
+    ("coverage", "run", "--data-file=covered", "program.py"),
 ], ids=lambda tool: str(tool[0]))  # fmt: skip
 def test_tools_that_run_programs(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: tuple[str, ...]

@@ -26,8 +26,11 @@ def open_regular(path: Path) -> BinaryIO:
 def replace(path: Path, data: bytes, *, new: bool = False) -> int:
     """Replace the content of ``path`` by ``data`` and return the new file's descriptor, locked and open for appending.
 
-    Raises OSError, with ``new`` also FileExistsError; then ``path`` is unchanged and no temporary file is left.
+    Raises OSError, with ``new`` also FileExistsError; then ``path`` is unchanged and no temporary file is left. A pipe or
+    a device, such as /dev/null, is never replaced.
     """
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{ASIDE}")
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR | os.O_APPEND
     descriptor = os.open(temporary, flags, 0o666)
