@@ -26,8 +26,8 @@ def open_regular(path: Path) -> BinaryIO:
 def replace(path: Path, data: bytes, *, new: bool = False) -> int:
     """Replace the content of ``path`` by ``data`` and return the new file's descriptor, locked and open for appending.
 
-    Raises OSError, with ``new`` also FileExistsError; then ``path`` is unchanged and no temporary file is left. A pipe or
-    a device, such as /dev/null, is never replaced.
+    Raises OSError, with ``new`` also FileExistsError; then ``path`` is unchanged and no temporary file is left.
+    A pipe or a device, such as /dev/null, is never replaced.
     """
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
