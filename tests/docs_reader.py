@@ -1,4 +1,4 @@
-"""What the readers of the pages bring: programs, traces, runs, and packages with a GPU that is made up."""
+"""Makes what the commands of the docs need: programs, traces, runs, and stand-ins for packages that need a GPU."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def test_a_path_of_the_package_with_a_colon(here: Path, monkeypatch: pytest.Monk
 
 
 def python(*versions: str) -> list[str]:
-    """The Pythons of these versions that are here; a shim may lead nowhere."""
+    """The Pythons of these versions that run here. A shim of pyenv may be there and start none."""
     places = [*Path.home().glob(".pyenv/versions/*/bin"), *map(Path, os.get_exec_path())]
     found = [place / f"python{each}" for each in versions for place in places if (place / f"python{each}").is_file()]
     return [

@@ -124,7 +124,7 @@ def test_however_a_program_is_started(place: Place, tmp_path: Path, monkeypatch:
 
 
 def test_libcupti_of_conda_is_found(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its packages load it from the environment's lib/, though nothing names that folder."""
+    """CUPTI lies in the environment's lib/. No variable names that folder; the packages find it there themselves."""
     monkeypatch.chdir(tmp_path)
 
     def laid_out() -> None:

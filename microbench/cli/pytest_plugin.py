@@ -122,7 +122,7 @@ class Asserted:
         return found
 
     def _baseline(self) -> Path:
-        """The file of the counts, which is no other test's and none of another call in this test."""
+        """The baseline file. Each test has its own, and so has each call in a test."""
         node = self._request.node
         within = node.nodeid.partition("::")[2].replace("::", ".") or node.name
         name = re.sub(r"[^\w.-]+", "_", f"{node.path.stem}.{within}")

@@ -199,7 +199,7 @@ def _moved(one: Mapping[str, Number], other: Mapping[str, Number], every: tuple[
 
 
 def _named(one: Counts, other: Counts, table: Literal["kernels", "some"]) -> list[dict[str, Number]]:
-    """A table of both sides, without the arguments of templates if a side lacks them."""
+    """The counts of each side by name. If one side's names lack the arguments of templates, so do the other's."""
     both = []
     for counts in (one, other):
         whole = dict[str, Number]()
@@ -211,8 +211,10 @@ def _named(one: Counts, other: Counts, table: Literal["kernels", "some"]) -> lis
 
 
 def _some(one: Counts, other: Counts, every: tuple[int, int]) -> Iterator[Difference]:
-    """What some steps of one side do beyond its usual step, and none of the other's, though so many steps should show
-    it. Not if the usual step has changed."""
+    """What only one side does in some of its steps, beyond its usual step.
+
+    The other side has enough steps to have shown it, and the usual steps of both are the same.
+    """
     some, kernels = _named(one, other, "some"), _named(one, other, "kernels")
     for name in sorted(some[0].keys() | some[1].keys()):
         figure, colon, named = name.partition(": ")
@@ -321,14 +323,16 @@ class Limit(NamedTuple):
         every: tuple[int, int] = (1, 1),
         some: Sequence[Difference] = (),
     ) -> bool:
-        """Whether a step has more; if none may, also whether ``some`` steps have. Raises UsageError for a limit that
-        needs counts from before."""
+        """Whether a step exceeds the limit. A limit of +0 is also exceeded if only ``some`` steps do more.
+
+        Raises UsageError for a limit that needs counts from before.
+        """
         count = every[1] * _figure(after, self.figure)
         if not self.more:
             return count > self.most
         if before is None:
             raise UsageError(f"--fail-on {self.text} needs counts from before", "give BEFORE and AFTER")
-        if not self.most and any(one.more > 0 and self.figure in _figures_of(one) for one in some):
+        if not self.most and any(one.more > 0 and self.figure == one.figure for one in some):
             return True
         old = every[0] * _figure(before, self.figure)
         return count > old * (1 + self.most / 100) if self.share else count > old + self.most
@@ -338,11 +342,6 @@ def _figure(counts: Counts, figure: str) -> float:
     """The count of a figure; a graph that is updated counts as one that is made."""
     more = counts.figures.get("updates", 0) if figure == "graphs" else 0
     return counts.figures.get(figure, 0) + more
-
-
-def _figures_of(one: Difference) -> tuple[str, ...]:
-    """The figures that a difference changes."""
-    return ("kernels", "launches") if one.figure == "kernels" else (one.figure,)
 
 
 def limits(text: str) -> list[Limit]:

@@ -382,8 +382,10 @@ class Counting:
         return words, which.ravel()
 
     def _calls(self, figure: str, named: str) -> IntArray:
-        """The calls in whole steps that count for a figure, one for each piece of work that counts; of kernels those of
-        the family that is named."""
+        """The calls that count for a figure, in whole steps. Kernels count only if their family is ``named``.
+
+        A call that submits several pieces of work is there once for each.
+        """
         work, kind = self._trace.work, {"copies": "copy", "pageable": "copy", "memsets": "memset", "kernels": "kernel"}
         if figure not in kind:
             place = next((place for place, (name, _) in enumerate(CALLS) if name == figure), None)

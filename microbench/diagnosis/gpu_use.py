@@ -18,17 +18,26 @@ from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
 BoolArray = npt.NDArray[np.bool_]
 
 WORTH_A_LINE = 0.1  # of the time
-# A GPU has more multiprocessors than this, a block of fewer threads leaves lanes of its warp idle, and a kernel as long
-# is paced by its work, not by its start.
+# Nearly every GPU has more multiprocessors. A block of fewer threads leaves lanes of its warp idle. A kernel as long is
+# paced by its work, not by its start.
 FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
 LONGEST_NAME = 60
 
 
 def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """The findings about a trace whose idle time is known."""
+    """Say that the driver moves managed memory, or that kernels use a small part of the GPU, if it takes long."""
     if diagnosis.idle is not None:
         yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _unfilled(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
+
+
+def _in_window(diagnosis: Diagnosis) -> BoolArray:
+    """The work that begins in whole steps, or anywhere without steps, on the GPU whose idle time is known."""
+    work, idle = diagnosis.trace.work, diagnosis.idle
+    begin_ns, end_ns = window_of(diagnosis.trace, diagnosis.steps)
+    inside = (work["begin_ns"] >= begin_ns) & (work["begin_ns"] < end_ns)
+    found: BoolArray = inside & (work["device"] == (idle.device if idle is not None else NONE))
+    return found
 
 
 def pages_s(diagnosis: Diagnosis) -> float:
@@ -36,24 +45,25 @@ def pages_s(diagnosis: Diagnosis) -> float:
     trace, idle, pages = diagnosis.trace, diagnosis.idle, migrates(diagnosis.trace)
     if idle is None or not pages.any():
         return 0.0
-    gaps = gaps_of(trace.work, idle.device, *window_of(trace, diagnosis.steps))
+    window = window_of(trace, diagnosis.steps)
+    gaps, without = (gaps_of(work, idle.device, *window) for work in (trace.work, trace.work[pages]))
     before_ns = int((gaps.end_ns - gaps.begin_ns)[np.append(pages, False)[gaps.work]].sum())
-    moved = trace.work[pages]
-    return (int((moved["end_ns"] - moved["begin_ns"]).sum()) + before_ns) * 1e-9
+    return (window[1] - window[0] - int((without.end_ns - without.begin_ns).sum()) + before_ns) * 1e-9
 
 
 def _migrations(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
-    """The driver's own copies of managed memory, if they and the waits for them take so long."""
+    """Say how much managed memory the driver moves, and how long it takes, if that is longer than ``least_s``."""
     if (takes_s := pages_s(diagnosis)) <= least_s:
         return
-    moved = diagnosis.trace.work[migrates(diagnosis.trace)]
-    length = int(moved["bytes"][moved["bytes"] > 0].sum())
+    trace, steps = diagnosis.trace, diagnosis.steps.count if diagnosis.steps is not None else 1
+    moved = trace.work[migrates(trace) & _in_window(diagnosis)]
+    length = moved["bytes"][moved["bytes"] > 0].sum() / steps
     of = f" of {quantity(length, 'B')}" if length else ""
     yield Finding(
         rule="diagnose.migrations",
         severity="advice",
-        title=f"The driver moves pages{of} of managed memory {len(moved)} times, when they are touched: "
-        f"{_takes(diagnosis, takes_s)}",
+        title=f"The driver moves pages{of} of managed memory {round(len(moved) / steps)} times"
+        f"{' a step' if diagnosis.steps is not None else ''}, when they are touched: {_takes(diagnosis, takes_s)}",
         text="",
         threshold=f"such copies and the idle time before them take more than {round_percent(WORTH_A_LINE)} of the time",
         advice="Prefetch the memory before it is used (cudaMemPrefetchAsync), or allocate it on the GPU",
@@ -80,10 +90,10 @@ def unfilled_s(diagnosis: Diagnosis) -> float:
 
 
 def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
-    """The kernel that takes most of that time."""
+    """Name the kernel that takes most of that time, if it is longer than ``least_s``."""
     if (alone_s := unfilled_s(diagnosis)) <= least_s:
         return
-    work = diagnosis.trace.work[_unfilling(diagnosis)]
+    work = diagnosis.trace.work[_unfilling(diagnosis) & _in_window(diagnosis)]
     names, which = np.unique(work["name"], return_inverse=True)
     most = np.argmax(np.bincount(which, weights=work["end_ns"] - work["begin_ns"]))
     first, name = work[which == most][0], name_of(diagnosis.trace, int(names[most]))
@@ -98,7 +108,7 @@ def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
         severity="advice",
         title=f"{plain(name, LONGEST_NAME)} runs as {blocks} of {threads}: kernels that use a small part of the GPU "
         f"are alone on it for {_takes(diagnosis, alone_s)}",
-        text=f"A block runs on one multiprocessor, and a GPU has tens of them or more. A warp has {WARP} threads.",
+        text=f"A block runs on one multiprocessor, and most GPUs have tens of them. A warp has {WARP} threads.",
         threshold=f"kernels of at most {FEW_BLOCKS} blocks, or of less than a warp in a block, that last "
         f"{as_time(LONG_NS * 1e-9)} or more take {round_percent(WORTH_A_LINE)} of the time",
         advice=advice,

@@ -147,7 +147,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     if late:
         share = max(late / len(work), late_ns * 1e-9 / works_s)
         yield Check(
-            "pieces of work that end after the host has waited for them", late, share,
+            "kernels and copies that end after the host waited for them", late, share,
             "the clocks of host and GPU are not aligned, or their ends are wrong",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
@@ -260,7 +260,7 @@ def _overlaps(trace: Trace, works_s: float) -> Iterator[Check]:
     if wrong:
         share = max(wrong / len(work), wrong_ns * 1e-9 / max(works_s, 1e-9))
         yield Check(
-            "pieces of work that overlap in one stream", wrong, share,
+            "kernels and copies of one stream that overlap", wrong, share,
             "a stream does one after the other, so their times are wrong",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
@@ -276,7 +276,7 @@ def _overlaps(trace: Trace, works_s: float) -> Iterator[Check]:
 
 
 def _unawaited(trace: Trace) -> tuple[int, int]:
-    """How many pieces of work end after the host has waited for the whole GPU, and how many ns later in all."""
+    """Count the work that ends after the host waited for the whole GPU, and add up by how many ns it is late."""
     work, calls = trace.work, trace.calls
     whole = np.array([any(part in name for part in WAIT_FOR_ALL) for name in (*trace.names, "")])
     waits = calls[whole[calls["name"]]]

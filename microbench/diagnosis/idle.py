@@ -13,7 +13,7 @@ import numpy.typing as npt
 from microbench.diagnosis.communication import Collective, collectives, kinds_of_work
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.host_time import DOINGS, Doing, Slices, overlaps, slices, without_number
-from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, migrates, name_of
+from microbench.traces.trace import MIGRATION, NONE, WORK_KINDS, Table, Trace, migrates, name_of
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -194,14 +194,21 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
 
 
 def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
-    """The pieces that the gaps consist of: those without a call, those before pages of managed memory, then for each
-    submitting thread what it did until the call that ended a gap had returned, and the rest of the gap."""
+    """Split the gaps into pieces of one cause each.
+
+    A gap before work without a call is unknown; one before a page of managed memory is the host's. Any other is what
+    the submitting thread did until the call that ended the gap had returned, and the rest.
+    """
     call = np.append(trace.work["call"], NONE)[gaps.work]
     held = np.append(held_by_events(trace, gaps.device), False)[gaps.work]
     pages = np.append(migrates(trace), False)[gaps.work] & (len(trace.calls) > 0)
     without = (call == NONE) & ~pages
     yield _alike(gaps.begin_ns[without], gaps.end_ns[without], "unknown", UNCALLED)
-    yield from _before_pages(trace, gaps.begin_ns[pages], gaps.end_ns[pages])
+    to_host = np.array([name.startswith(f"{MIGRATION}Memcpy DtoH") for name in (*trace.names, "")])
+    to_host = np.append(to_host[trace.work["name"]], False)[gaps.work]
+    for touched in (True, False):
+        chosen = pages & (to_host == touched)
+        yield from _before_pages(trace, gaps.begin_ns[chosen], gaps.end_ns[chosen], touched=touched)
     threads = np.append(trace.calls["thread"], NONE)[call]
     for thread in np.unique(threads[call != NONE]).tolist():
         own = threads == thread
@@ -227,17 +234,18 @@ def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray
     return Stretches(from_ns, from_ns + parts.ns, causes, calls, of.name[parts.slice], of.path[parts.slice], of)
 
 
-def _before_pages(trace: Trace, begins_ns: IntArray, ends_ns: IntArray) -> Iterator[Stretches]:
-    """What the thread with the last call did before the driver moved a page, as it does when the host touches it."""
+def _before_pages(trace: Trace, begins_ns: IntArray, ends_ns: IntArray, *, touched: bool) -> Iterator[Stretches]:
+    """What the thread with the last call did before the driver moved a page. It ``touched`` what came to the host."""
     last = np.maximum(np.searchsorted(trace.calls["begin_ns"], begins_ns, "right") - 1, 0)
     threads = trace.calls["thread"][last]
     for thread in np.unique(threads).tolist():
-        pieces = _until_call(trace, slices(trace, thread), begins_ns[threads == thread], ends_ns[threads == thread])
-        nameless = np.array([not stack for stack in pieces.of.stacks])[pieces.path]  # type: ignore[union-attr]
-        touched = nameless & (pieces.cause == CAUSES.index(BETWEEN))
-        yield _alike(pieces.begin_ns[touched], pieces.end_ns[touched], BETWEEN, TOUCHED)
-        begins, ends, causes, calls, names, paths = (column[~touched] for column in pieces[:6])
-        yield Stretches(begins, ends, causes, calls, names, paths, pieces.of)
+        of, own = slices(trace, thread), threads == thread
+        pieces = _until_call(trace, of, begins_ns[own], ends_ns[own])
+        nameless = np.array([not stack for stack in of.stacks])[pieces.path] & (pieces.cause == CAUSES.index(BETWEEN))
+        touches = nameless & touched
+        yield _alike(pieces.begin_ns[touches], pieces.end_ns[touches], BETWEEN, TOUCHED)
+        begins, ends, causes, calls, names, paths = (column[~touches] for column in pieces[:6])
+        yield Stretches(begins, ends, causes, calls, names, paths, of)
 
 
 def _behind_call(

@@ -178,7 +178,7 @@ def _certificates() -> bool:
 
 
 def _words(error: BaseException) -> str:
-    """Why Dask reaches or starts no cluster."""
+    """Say why Dask cannot reach or start a cluster."""
     while error.__cause__ is not None:  # "Cluster failed to start", from "Scheduler failed to start", from the reason
         error = error.__cause__
     text = str(error).rpartition("stderr:\n")[2].strip()  # by sbatch

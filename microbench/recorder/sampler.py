@@ -82,7 +82,7 @@ def _may_wait(code: Any) -> bool:
 def _main_is_blocked() -> bool:
     """Whether the main thread is in a call of the kernel other than one for a lock, where the kernel tells it."""
     with contextlib.suppress(OSError), open(CALL, "rb") as file:
-        call = file.read().split()[0]
+        call = file.read().partition(b" ")[0]
         return FUTEX is not None and call.isdigit() and call != FUTEX
     return False
 
