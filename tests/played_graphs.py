@@ -17,7 +17,7 @@ class PlayedGraph:
         self.steps: list[tuple[Any, Any, Any, list[Any]]] = []
 
     def replay(self) -> None:
-        with torch.no_grad():
+        with torch.inference_mode():
             for function, args, kwargs, outputs in self.steps:
                 results = tensors(function(*args, **kwargs))
                 for output, result in zip(outputs, results, strict=True):
@@ -55,7 +55,7 @@ def capture(graph: PlayedGraph, **_: Any) -> Any:
     recording = Recording(graph)
     with recording:
         yield
-    with torch.no_grad():
+    with torch.inference_mode():
         for one, values in recording.before.values():
             one.copy_(values)
 

@@ -5,11 +5,13 @@ PyTorch's graphs are played on the CPU; the same functions run on a GPU in lab/g
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     from microbench.capture import making, proof
 
     monkeypatch.setattr(proof, "CALLS", 24)
-    monkeypatch.setattr(proof, "OWN_CALLS", 6)
     monkeypatch.setattr(making, "ROUND_S", 0.001)
     torch.manual_seed(1)
 
@@ -79,6 +80,63 @@ def test_every_call_in_the_way_is_named_with_its_line() -> None:
     assert ["test_capture.py" in one.line for one in report.blockers] == [True] * 3
     assert report.rest is not None
     assert report.rest.why == "", "without them it can be captured"
+
+
+def test_a_call_of_a_library_or_of_a_backward_pass_is_named_with_what_helps(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "torch_geometric" / "loops.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("def without(a):\n    return a[a > 0]\n")
+    spec = importlib.util.spec_from_file_location("loops", package)
+    loops: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(loops)  # type: ignore[union-attr]
+    weight = torch.ones(8, requires_grad=True)
+
+    def step(a: Any) -> Any:
+        kept = loops.without(a).sum()
+        (a * weight)[a > 0].sum().backward()
+        return kept
+
+    report = examined(step, torch.ones(8))
+    assert "add_self_loops=False" in report.blockers[0].advice
+    assert "kept = loops" in report.blockers[0].line
+    assert ["backward()" in one.line for one in report.blockers[1:]] == [True, True]
+
+
+def test_nothing_of_a_call_is_kept_that_would_break_the_capture() -> None:
+    from microbench import graphed
+    from microbench.capture.blockers import blockers
+
+    weight, made = torch.ones(4, requires_grad=True), []
+
+    def step(a: Any) -> Any:
+        loss = (a * weight).sum()
+        made.append(weakref.ref(loss))
+        return loss.item() + 1
+
+    gc.disable()
+    try:
+        blockers(step, lambda: step(torch.ones(4)), [])
+        assert made[0]() is None
+    finally:
+        gc.enable()
+    assert not graphed(lambda a: a * weight)(torch.ones(4)).requires_grad, "its gradient belongs to a stream"
+
+
+def test_tensors_of_inference_mode_are_put_back_and_varied() -> None:
+    with torch.inference_mode():
+        table, counts = torch.randn(16, 4), torch.zeros(16)
+
+    @torch.inference_mode()
+    def step(a: Any) -> Any:
+        counts.add_(1)
+        return a @ table.T + counts
+
+    with torch.inference_mode():
+        given = torch.randn(3, 4)
+    report = examined(step, given)
+    assert report.proved, graph_traps.said(report)
+    assert report.varied == ["a", "counts", "table"]
+    assert counts.tolist() == [2.0] * 16, "as after the two calls before"
 
 
 def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call() -> None:

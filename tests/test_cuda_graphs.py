@@ -217,3 +217,15 @@ def test_an_old_driver_skips_what_it_lacks_with_the_version_needed(gpu: Gpu, mon
     for kind in ("if_taken", "pdl"):
         with pytest.raises(Skip, match=r"need a driver of CUDA 12\.\d; this one has 12\.2"):
             node_chain(gpu, kind, 3)  # type: ignore[arg-type]
+
+
+def test_after_a_capture_that_failed_the_program_goes_on() -> None:
+    torch = pytest.importorskip("torch")
+    from microbench import graphed
+
+    step = graphed(lambda a: torch.rand_like(a) + a.sum().item(), warm_up=1)
+    step(torch.ones(4, device="cuda"))
+    with pytest.raises(RuntimeError):
+        step(torch.ones(4, device="cuda"))
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.rand(4, device="cuda").sum().item() > 0, "random numbers are drawn without a graph again"

@@ -317,7 +317,7 @@ REFUSED: list[tuple[Callable[[Gpu], object], type[Exception], str]] = [
 def test_what_is_impossible_is_refused_in_words(
     gpu: Gpu, use: Callable[[Gpu], object], error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words or None):
         use(gpu)
 
 

@@ -124,7 +124,7 @@ while time.monotonic() - begin < 1.6:
     (trace,) = done.traces
     assert len(trace.windows) >= 2
     (loop,) = loops_of(one_window(trace))
-    assert (loop.cut, len(loop.ends_ns) > 100, set(loop.submits)) == (True, True, {3})
+    assert (loop.cut, len(loop.ends_ns) > 20, set(loop.submits)) == (True, True, {3})
     assert np.count_nonzero(trace.turns["last"]) >= len(trace.windows)
     stretches = in_pauses(trace, [pause for pause in trace.pauses if pause.quiet][:2], "program.py:4 <module>", 1)
     assert min(map(len, stretches[:1])) > 5

@@ -154,6 +154,7 @@ def torch_graph(step: Callable[[], object], it: Iterations) -> None:
 
 def torch_proof(step: Callable[[], object], it: Iterations) -> None:
     """What `microbench graph` says of the step, into ``it.found``."""
+    from microbench.capture.graphed import Graphed
     from microbench.capture.making import Report, examine, gain
 
     report = Report()
@@ -161,7 +162,7 @@ def torch_proof(step: Callable[[], object], it: Iterations) -> None:
         step()
     began = time.perf_counter()
     if examine(step, ((), {}), [], report, lambda stage: None):
-        gain(step, [((), {})], False, report, lambda stage: None)
+        gain(step, lambda: Graphed(step), [((), {})], False, report, lambda stage: None)
     found = {
         name: getattr(report, name) for name in ("proved", "why", "difference", "exact", "scatter", "state", "varied")
     }

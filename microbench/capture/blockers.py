@@ -30,12 +30,16 @@ ADVICE = {
     "item": "keep the tensor, and read it after the loop or every hundredth step",
     "to_host": "copy results to the host after the step, not in it",
     "to_gpu": "make the tensor on the GPU once, before the loop, or pass it as an input",
-    "sizes": "keep the size fixed: torch.where or a product with the mask instead of a selection",
+    "sizes": "make the indices once, before the loop (mask.nonzero()), or keep the size fixed by torch.where",
     "wait": "remove it: a replay needs no wait within",
     "capturable": "give the optimizer capturable=True",
     "print": "print after the step: a replay runs no code of the host",
     "file": "write after the step: a replay runs no code of the host",
     "capture": "",
+}
+# What helps if the call is a library's own.
+SWITCHES = {
+    "torch_geometric": "add the self-loops once, before the loop: add_self_loops=False, or GCNConv(cached=True)"
 }
 # Operations whose result has a size that values decide.
 BY_VALUES = (
@@ -48,6 +52,7 @@ BY_VALUES = (
     "bincount",
     "is_nonzero",
 )
+HERE = str(Path(__file__).parent)
 WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
 
 
@@ -84,6 +89,7 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
     looking = Looking(code=getattr(inspect.unwrap(function), "__code__", None))
     with looking, _watched(looking):
         call()
+    looking.frame = None  # it holds what the call made
     found += looking.found
     merged: dict[tuple[str, str, str, int], Blocker] = {}
     for one in found:
@@ -103,15 +109,15 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
         self.operations: Counter[int] = Counter()
         self.given = iter(results) if results is not None else None
         self._code = code
-        self._frame: types.FrameType | None = None
+        self.frame: types.FrameType | None = None
 
     def _at(self) -> int:
         """The line at which the function is: autograd's thread, which it does not call, works for it meanwhile."""
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back
-        self._frame = frame or self._frame
-        return self._frame.f_lineno if self._frame is not None else 0
+        self.frame = frame or self.frame
+        return self.frame.f_lineno if self.frame is not None else 0
 
     def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = kind_of(function, args, kwargs or {})
@@ -129,7 +135,9 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
 
     def note(self, kind: str, call: str, why: str) -> None:
         """Keep a blocker with the user's line."""
-        self.found.append(Blocker(kind, user_line(sys._getframe(1)), call, why, ADVICE[kind], at=self._at()))
+        at, frame = self._at(), sys._getframe(1)
+        line = user_line(frame) or user_line(self.frame)  # autograd's thread has no line of the user's
+        self.found.append(Blocker(kind, line, call, why, SWITCHES.get(library(frame), ADVICE[kind]), at=at))
 
 
 def kind_of(function: Any, args: Any, kwargs: Any) -> str:
@@ -223,12 +231,24 @@ def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callabl
     return capture(replaced)
 
 
-def user_line(frame: types.FrameType | None) -> str:
-    """The innermost line of the user's code above a frame: "train.py:88 in step: loss.item()"."""
-    here = str(Path(__file__).parent)
+def library(frame: types.FrameType | None) -> str:
+    """The installed package, other than PyTorch, whose code is innermost; "" if the user's is."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (file.startswith((*LIBRARIES, here, "<")) or "-packages" in file):
+        package = file.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in file else ""
+        if package not in ("", "torch"):
+            return package
+        if not package and not file.startswith((*LIBRARIES, HERE, "<")):
+            return ""
+        frame = frame.f_back
+    return ""
+
+
+def user_line(frame: types.FrameType | None) -> str:
+    """The innermost line of the user's code above a frame: "train.py:88 in step: loss.item()"."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (file.startswith((*LIBRARIES, HERE, "<")) or "-packages" in file):
             source = linecache.getline(file, frame.f_lineno).strip()
             return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60].rstrip(':')}"
         frame = frame.f_back

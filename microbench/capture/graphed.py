@@ -5,7 +5,9 @@ This file needs PyTorch alone, because `microbench graph` hands over a copy of i
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import sysconfig
 import types
 from collections import Counter
@@ -105,7 +107,7 @@ class Graphed:
         if len(self._graphs) >= self._most or (key not in self._passed and len(self._passed) >= 2 * self._most):
             return self._eager(self._difference(key), arguments, named)
         passed = self._passed.setdefault(key, [])
-        versions = [one._version for one in tensors]
+        marks = [marked(one) for one in tensors]
         if len(passed) < self._warm_up:
             passed.append(tensors)
             self.counts["warm-ups"] += 1
@@ -114,8 +116,8 @@ class Graphed:
             with torch.cuda.stream(side):
                 result = self.function(*arguments, **named)
             main.wait_stream(side)
-            self._written = [one._version != before for one, before in zip(tensors, versions, strict=True)]
-            return result
+            self._written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
+            return mapped(result, detached=True)  # a gradient would keep nodes that belong to this stream
         same = [
             place not in self._moving and all(call[place] is one for call in passed)
             for place, one in enumerate(tensors)
@@ -172,10 +174,14 @@ class Graph:
             for one, fixed in zip(tensors, same, strict=True)
         ]
         arguments, named = mapped((arguments, named), iter(self._inputs).__next__)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._result = function(*arguments, **named)
-        self._result = mapped(self._result, detached=True)
+        self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        gc.collect()  # what only a cycle keeps may hold nodes of a backward that belong to another stream
+        with contextlib.ExitStack() as failed:
+            failed.callback(_after_failure, stream)
+            with torch.cuda.graph(self._graph):
+                result = function(*arguments, **named)
+            failed.pop_all()
+        self._result = mapped(result, detached=True)
 
     def fits(self, inputs: Any, also: Any) -> bool:
         """Whether a call may be replayed: inputs of this kind, and nothing that the host decides by has changed."""
@@ -288,6 +294,23 @@ class Same:
 
     def __hash__(self) -> int:
         return id(self.value)
+
+
+def _after_failure(stream: torch.cuda.Stream) -> None:
+    """After a capture that failed: back to the stream, and random numbers are no longer a graph's."""
+    torch.cuda.set_stream(stream)
+    with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(1, device="cuda")
+
+
+def marked(one: torch.Tensor) -> Any:
+    """What tells later whether a tensor was written to: its version, which tensors of inference mode do not have."""
+    return one.clone() if one.is_inference() else one._version
+
+
+def was_written(one: torch.Tensor, mark: Any) -> bool:
+    """Whether a tensor was written to since it was marked."""
+    return not torch.equal(one, mark) if isinstance(mark, torch.Tensor) else bool(one._version != mark)
 
 
 def _modes() -> Any:

@@ -229,7 +229,8 @@ def examine(
         what = (
             "a replay reads memory that was given back" if "illegal memory" in str(error) else "it cannot be captured"
         )
-        report.why = f"{what}: {type(error).__name__}: {plain(error, 200)}"
+        first = error.__context__ or error  # the end of a capture that broke fails too
+        report.why = f"{what}: {type(first).__name__}: {plain(first, 200)}"
         return False
     proof: Any = ended.result
     report.proved, report.why, report.exact, report.scatter = proof.proved, proof.why, proof.exact, proof.scatter
@@ -237,7 +238,11 @@ def examine(
         one = proof.difference
         report.difference = f"{one.name} from call {one.call} on: {one.how}"
     report.calls, report.outputs, report.state = proof.calls, proof.outputs, proof.state
-    report.varied, report.left, report.counts = [*proof.varied, *moved_names], list(proof.left), proof.counts
+    report.varied, report.left, report.counts = (
+        list(dict.fromkeys((*proof.varied, *moved_names))),
+        list(proof.left),
+        proof.counts,
+    )
     report.also = list(proof.also)
     start.restore()
     return report.proved
@@ -369,7 +374,7 @@ def _read_in_place(start: Any, eager: Any, inputs: Any, seed: int) -> tuple[list
     """
     import torch
 
-    from microbench.capture.graphed import described
+    from microbench.capture.graphed import described, marked, was_written
     from microbench.capture.proof import INPUTS, draw, generator
 
     random = generator(seed)
@@ -388,9 +393,9 @@ def _read_in_place(start: Any, eager: Any, inputs: Any, seed: int) -> tuple[list
         if isinstance(one, torch.Tensor) and one.is_cuda and id(one) not in held and not one.requires_grad
         and not name.endswith(".grad")
     }  # fmt: skip
-    versions = {name: one._version for name, one in chosen.items()}
+    marks = {name: marked(one) for name, one in chosen.items()}
     eager(*inputs[0], **inputs[1])
-    chosen = {name: one for name, one in chosen.items() if one._version == versions[name]}
+    chosen = {name: one for name, one in chosen.items() if not was_written(one, marks[name])}
     start.restore()
     values = [
         [(one, one.detach().clone() if not number else draw(one, random)) for one in chosen.values()]

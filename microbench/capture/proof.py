@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from microbench.capture.graphed import SCALARS, Graphed, described, mapped, now
-from microbench.capture.state import After, Kept, after, bind
+from microbench.capture.graphed import SCALARS, Graphed, described, mapped, marked, now, was_written
+from microbench.capture.state import After, Kept, after, bind, fill
 from microbench.experiments.own.culprit import attempt
 
 CALLS = 200  # of each run
 INPUTS = 5  # sets of inputs that are drawn
-OWN_CALLS = 30  # of which the own scatter is measured, where calls start from the same state
-NUDGED = 20
+NUDGED = 20  # calls
+OVER_NUDGED = 16.0  # a sum of K products in another order moves by up to sqrt(K) times what a last bit of each does
 MOST_CHANGES = 40  # values of the host that are changed
 CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough for another capture
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
@@ -158,13 +158,14 @@ def prove(
         if found:
             allowed = 0.0
             if all(map(is_rounding, found)) and not state_differs(begin, eager.end):
-                allowed = max(
-                    (one.relative for one in differences(eager, plan.run(function, NUDGED, nudged=True))), default=0.0
-                )
+                nudged = differences(eager, plan.run(function, NUDGED, nudged=True))
+                allowed = OVER_NUDGED * max((one.relative for one in nudged), default=0.0)
                 start.restore()
-            if any(one.relative > allowed for one in found):
-                return proof(OTHER, found[0].told)
-            scatter = f"{max(one.relative for one in found):.1g}, a last bit of the inputs gives {allowed:.1g}"
+            widest = max(one.relative for one in found)
+            if widest > allowed:
+                how = f"{found[0].told.how}; {widest:.1g} of all, where rounding gives {allowed:.1g} at most"
+                return proof(OTHER, found[0].told._replace(how=how) if allowed else found[0].told)
+            scatter = f"{widest:.1g}, where rounding gives {allowed:.1g} at most"
     if other.counts.get("replays", 0) < CALLS // 2:
         reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
         return proof(f"calls cannot be replayed: {reason}")
@@ -195,10 +196,10 @@ class Plan:
         self.also: list[str] = []
         self._written: set[int] = set()
         _, tensors = _flat(inputs[0])
-        before = [one._version for one in tensors]
+        marks = [marked(one) for one in tensors]
         result = function(*inputs[0][0], **inputs[0][1])
         self.needs_backward = any(_goes_back(one) for _, one in _values(result, "output", detached=False))
-        self._written = {place for place, one in enumerate(tensors) if one._version != before[place]}
+        self._written = {place for place, one in enumerate(tensors) if was_written(one, marks[place])}
         start.restore()
 
     def run(
@@ -212,7 +213,7 @@ class Plan:
         if nudged:
             for one in self._start.reached.ends.values():
                 if isinstance(one, torch.Tensor) and one.is_floating_point():
-                    one.data.copy_(_nudged(one.data))
+                    fill(one, _nudged(one.detach()))
         random = np.random.default_rng(1)
         kept: dict[int, list[tuple[str, Any]]] = {}
         held_bytes, free_bytes = 0, _free_bytes()
@@ -223,7 +224,7 @@ class Plan:
             (arguments, named), tensors = self._fresh(number)
             for _, one in tensors if nudged else ():
                 if one.is_floating_point():
-                    one.data.copy_(_nudged(one.data))
+                    fill(one, _nudged(one.detach()))
             self._move(number)
             result = call(*arguments, **named)
             if held_bytes < KEPT_SHARE * free_bytes or number < 2:
@@ -241,7 +242,7 @@ class Plan:
     def _move(self, number: int) -> None:
         """Other values into the tensors that the function reads where they are."""
         for tensor, values in self._moved[number % len(self._moved)] if self._moved else ():
-            tensor.copy_(values)
+            fill(tensor, values)
 
     def step_by_step(
         self, function: Callable[..., Any], other: Callable[..., Any]
@@ -367,18 +368,16 @@ class Both:
     def call(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What the graph returns. ``why`` says from then on whether it is wrong."""
         here, turns, result = Kept(self._function, (arguments, named)), [], None
-        again = [self._aside] if self._calls < OWN_CALLS else []
-        calls: list[Callable[..., Any]] = [self._function, *again, self._graph]
-        for one in calls:
+        for one in (self._function, self._aside, self._graph):
             here.restore()
+            result = None  # a gradient would keep nodes that belong to this stream, which breaks a capture
             result = one(*arguments, **named)
             values = {self._calls: list(_values(result, "output"))}
             turns.append(Ran(values, after(self._function, (arguments, named))))
         self._calls += 1
-        eager, graph = turns[0], turns[-1]
-        for turn in turns[1:-1]:
-            for deviation in differences(eager, turn):
-                _keep(self._scatter, deviation)
+        eager, again, graph = turns
+        for deviation in differences(eager, again):
+            _keep(self._scatter, deviation)
         if (grown := changed_on_host(eager.end, graph.end)) is not None:
             self.why, self.difference = FROZEN_HOST, grown._replace(call=self._calls)
             return result

@@ -160,7 +160,7 @@ class Kept:
             for one, values, grad in self._tensors.values():
                 if one.is_leaf and one.grad is not grad:
                     one.grad = grad
-                (one.data if one.is_leaf else one.detach()).copy_(values)
+                fill(one, values)
             for one, values in self._arrays:
                 one[...] = values
         for one, state in self._generators:
@@ -170,6 +170,12 @@ class Kept:
         torch.set_rng_state(self._random[2])
         if self._random[3] is not None:
             torch.cuda.set_rng_state(self._random[3])
+
+
+def fill(one: torch.Tensor, values: torch.Tensor) -> None:
+    """Give a tensor other values where it is."""
+    with torch.inference_mode(one.is_inference()), torch.no_grad():
+        (one.data if one.is_leaf else one.detach()).copy_(values)
 
 
 def bind(holder: Any, key: Any, value: Any) -> None:

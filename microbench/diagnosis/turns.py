@@ -57,7 +57,7 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
         stretch = max(_stretches(inside, LONGEST * turn_ns), key=len)
         submits = np.diff(np.searchsorted(submits_ns, stretch["at_ns"]))
         if not len(submits) or np.median(submits) >= 1:
-            cut = bool(len(stretch) and stretch["last"][-1])
+            cut = bool(inside["last"].any())  # the longest stretch may end before, where the program did not run
             all_ns, ends_ns = inside["at_ns"], stretch["at_ns"]
             found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, turn_ns * 1e-9, cut))
     return sorted(found, key=lambda one: -one.turn_s)
