@@ -321,7 +321,7 @@ def backward_outside() -> Any:
     return lambda a: model(a).square().mean(), (x(),)
 
 
-@trap("captured|something else")
+@trap("captured|something else|repeatable")
 def work_of_another_thread() -> Any:
     out = x(64, 16)
 
@@ -587,7 +587,7 @@ def said(report: Any) -> str:
     if report.blockers:
         return "in the way: " + "; ".join(f"{one.call}: {one.advice}" for one in report.blockers)
     if report.proved:
-        return f"proved{'' if report.exact else f', scatter {report.scatter}'}, varied {len(report.varied)}"
+        return f"proved{'' if report.exact else ', within ' + report.scatter}, varied {len(report.varied)}"
     return f"{report.why}: {report.difference}"
 
 

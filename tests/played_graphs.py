@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -53,7 +54,7 @@ def tensors(value: Any) -> list[Any]:
 @contextmanager
 def capture(graph: PlayedGraph, **_: Any) -> Any:
     recording = Recording(graph)
-    with recording:
+    with recording, mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True):
         yield
     with torch.inference_mode():
         for one, values in recording.before.values():
@@ -77,6 +78,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True), raising=False)

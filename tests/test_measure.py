@@ -436,6 +436,7 @@ def test_setups_give_positional_named_and_single_arguments() -> None:
     assert bound(gpu, "given.py::step", "given.py::single", {"n": 4}).call() == ([4], 2, 4)
     assert bound(gpu, "given:step", "", {"a": 1}).call() == (1, 2, 0)
     assert bound(gpu, "given:step", "", {"a": "0.5", "b": "on"}).call() == (0.5, "on", 0)
+    assert str(bound(gpu, "given:step", "", {"a": "8", "b": "1e3"}).call()) == "(8, 1000.0, 0)"
     assert bound(gpu, "given:step", "", {"a": "true", "b": "False"}).call() == (True, False, 0)
     Path("broken.py").write_text("def step(): pass\nimport nothing_of_that_name\n")
     with pytest.raises(MeasurementError, match=r"nothing_of_that_name.*broken.py:2"):

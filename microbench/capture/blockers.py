@@ -87,7 +87,10 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
         if any(group.get("capturable") is False for group in one.param_groups)
     ]
     looking = Looking(code=getattr(inspect.unwrap(function), "__code__", None))
-    with looking, _watched(looking):
+    with looking, _watched(looking), ExitStack() as stack:
+        # Libraries ask whether a capture is going on, and then leave out what would stop it.
+        stack.enter_context(mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True))
+        stack.enter_context(mock.patch.object(torch.optim.Optimizer, "_cuda_graph_capture_health_check"))
         call()
     looking.frame = None  # it holds what the call made
     found += looking.found

@@ -6,6 +6,7 @@ that the caller knows how far it came if it hangs.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
 import os
@@ -27,6 +28,11 @@ from microbench.experiments.own.culprit import attempt, called
 NO_STEPS = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 ROUNDS, ROUND_S = 9, 0.06
 LEAST_INPUTS, MOST_INPUTS = 3, 8
+# What an error of a graph says of the function, by a part of its text.
+ENDED = {
+    "illegal memory": "a replay reads memory that was given back",
+    "does not require grad": "backward() belongs into the same graph as its loss: move what is between behind it",
+}
 
 
 class Asked(msgspec.Struct):
@@ -226,10 +232,8 @@ def examine(
     stage("proof")
     ended = attempt(lambda: prove(eager, (graphed or partial(Graphed, eager))(), sets, moved, names))
     if (error := ended.error) is not None:
-        what = (
-            "a replay reads memory that was given back" if "illegal memory" in str(error) else "it cannot be captured"
-        )
         first = error.__context__ or error  # the end of a capture that broke fails too
+        what = next((says for sign, says in ENDED.items() if sign in f"{first} {error}"), "it cannot be captured")
         report.why = f"{what}: {type(first).__name__}: {plain(first, 200)}"
         return False
     proof: Any = ended.result
@@ -306,12 +310,13 @@ def gain(
 
         return once
 
-    torch.cuda.synchronize()
-    before = torch.cuda.mem_get_info()[0]
     graph = with_inputs(graphed())
     for _ in range(3):
         graph()
     torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()  # or the graph takes what others have left
+    before = torch.cuda.mem_get_info()[0]
     began = time.perf_counter()
     graph()
     torch.cuda.synchronize()

@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from types import CodeType
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
 
 from microbench.capture.graphed import SCALARS, Graphed, described, mapped, marked, now, was_written
-from microbench.capture.state import After, Kept, after, bind, fill
+from microbench.capture.state import After, Kept, after, bind, fill, reached
 from microbench.experiments.own.culprit import attempt
 
 CALLS = 200  # of each run
 INPUTS = 5  # sets of inputs that are drawn
-NUDGED = 20  # calls
 OVER_NUDGED = 16.0  # a sum of K products in another order moves by up to sqrt(K) times what a last bit of each does
 MOST_CHANGES = 40  # values of the host that are changed
 CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough for another capture
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
 ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
+OTHER_KERNELS = "under capture a library takes other kernels, which draw other random numbers: try it without dropout"
 FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
 OTHER = "the graph computes something else"
 HOW = ("capturable", "foreach", "fused", "differentiable")  # settings of optimizers that no program changes
@@ -132,57 +136,85 @@ def prove(
             "use torch.no_grad(), or take torch.cuda.make_graphed_callables"
         )
         return Proof(False, why, None, False, "", 0, 0, 0, (), (), {})
-    begin = after(function, inputs[0])
-    eager = plan.run(function, CALLS)
-    own = differences(eager, plan.run(_aside(function), CALLS))
-    graph = plan.run(other, CALLS) if not own else None
-    start.restore()
-    outputs = len(next(iter(eager.kept.values()), []))
-
-    def proof(why: str, difference: Difference | None = None, exact: bool = False, scatter: str = "") -> Proof:
-        varied, left = plan.varied(names)
-        state = len(eager.end.values)
-        return Proof(not why, why, difference, exact, scatter, CALLS, outputs, state, varied, left, dict(other.counts))
-
-    scatter = ""
-    if graph is None:  # a difference would grow from call to call, so that both start each call from the same state
-        why, difference, scatter = plan.step_by_step(function, other)
+    began = after(function, inputs[0])
+    with ExitStack() as settings:
+        eager = plan.run(function, CALLS)
+        own, scatter = differences(eager, plan.run(_aside(function), CALLS)), ""
+        if own:  # differences would grow from call to call, unless it repeats itself with these settings
+            settings.enter_context(_deterministic())
+            eager = plan.run(function, CALLS)
+            if differences(eager, plan.run(_aside(function), CALLS)):
+                settings.close()
+            else:
+                own, scatter = [], "with deterministic algorithms"
+        graph = plan.run(other, CALLS) if not own else None
         start.restore()
-        if why:
-            return proof(why, difference)
-    else:
-        found = differences(eager, graph)
-        grown = changed_on_host(eager.end, graph.end)
-        if grown:
-            return proof(FROZEN_HOST, grown)
-        if found:
-            allowed = 0.0
-            if all(map(is_rounding, found)) and not state_differs(begin, eager.end):
-                nudged = differences(eager, plan.run(function, NUDGED, nudged=True))
-                allowed = OVER_NUDGED * max((one.relative for one in nudged), default=0.0)
+        outputs = len(next(iter(eager.kept.values()), []))
+
+        def proof(why: str, difference: Difference | None = None, exact: bool = False) -> Proof:
+            varied, left = plan.varied(names)
+            state = len(eager.end.values)
+            counts = dict(other.counts)
+            return Proof(not why, why, difference, exact, scatter, CALLS, outputs, state, varied, left, counts)
+
+        exact = False
+        if graph is None:
+            both = plan.step_by_step(Both(function, other))
+            if both.why:
+                return proof(both.why, both.difference)
+            scatter = f"the function's own scatter ({both.widest:.1g})"
+        else:
+            grown, found = changed_on_host(eager.end, graph.end), differences(eager, graph)
+            exact = not grown and not found
+            compared: Callable[..., Any] = other
+            if not exact:
+                # Libraries ask whether a capture is going on, and take other kernels.
+                captured = plan.run(_as_captured(function, after=other.options["warm_up"]), CALLS)
+                if not differences(captured, graph) and changed_on_host(captured.end, graph.end) is None:
+                    compared, grown = _as_captured(function), changed_on_host(eager.end, captured.end)
                 start.restore()
-            widest = max(one.relative for one in found)
-            if widest > allowed:
-                how = f"{found[0].told.how}; {widest:.1g} of all, where rounding gives {allowed:.1g} at most"
-                return proof(OTHER, found[0].told._replace(how=how) if allowed else found[0].told)
-            scatter = f"{widest:.1g}, where rounding gives {allowed:.1g} at most"
-    if other.counts.get("replays", 0) < CALLS // 2:
-        reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
-        return proof(f"calls cannot be replayed: {reason}")
-    counts = dict(other.counts)  # parts are made anew from here on
-    frozen = plan.frozen(function, other, exact=not own)
-    if frozen is not None:
-        return proof("a value of the host is frozen in the graph", frozen)
-    return proof("", exact=not scatter, scatter=scatter)._replace(also=tuple(plan.also), counts=counts)
+                if grown:
+                    return proof(OTHER_KERNELS if compared is not other else FROZEN_HOST, grown)
+                moves = {id(one) for one, _ in (moved or [[]])[0]}
+                if compared is other and state_differs(began, eager.end, start, moves):
+                    return proof(OTHER, found[0].told)
+                both = plan.step_by_step(Both(function, compared, nudged=True))
+                if both.why:
+                    return proof(both.why, both.difference)
+                scatter = f"rounding ({both.found:.1g}; a last bit of what it reads gives {both.widest:.1g})"
+        if other.counts.get("replays", 0) < CALLS // 2:
+            reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
+            return proof(f"calls cannot be replayed: {reason}")
+        counts = dict(other.counts)  # parts are made anew from here on
+        frozen = plan.frozen(function, other, exact)
+        if frozen is not None:
+            return proof("a value of the host is frozen in the graph", frozen)
+        return proof("", exact=exact)._replace(also=tuple(plan.also), counts=counts)
 
 
-def state_differs(one: After, other: After) -> bool:
-    """Whether a run has changed any tensor that the function reaches."""
+def state_differs(one: After, other: After, start: Kept, moves: set[int]) -> bool:
+    """Whether a run has changed any tensor that the function reaches, but those that the proof itself moves."""
     return any(
         deviation_of(name, value, other.values.get(name), 0) is not None
         for name, value in one.values.items()
-        if isinstance(value, torch.Tensor)
+        if isinstance(value, torch.Tensor) and id(start.reached.ends.get(name)) not in moves
     )
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Algorithms that give the same bits each time, where PyTorch has them."""
+    torch_settings = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    cudnn, filled = torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory = True, False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(torch_settings[0], warn_only=torch_settings[1])
+        torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory = cudnn, filled
 
 
 class Plan:
@@ -202,18 +234,9 @@ class Plan:
         self._written = {place for place, one in enumerate(tensors) if was_written(one, marks[place])}
         start.restore()
 
-    def run(
-        self, call: Callable[..., Any], calls: int, change: tuple[Any, Any, Any] | None = None, nudged: bool = False
-    ) -> Ran:
-        """Call it so often from the start; ``change`` is a holder, a key and a value that come in the middle.
-
-        With ``nudged`` a last bit of the inputs and of all that the function reads is another.
-        """
+    def run(self, call: Callable[..., Any], calls: int, change: tuple[Any, Any, Any] | None = None) -> Ran:
+        """Call it so often from the start; ``change`` is a holder, a key and a value that come in the middle."""
         self._start.restore()
-        if nudged:
-            for one in self._start.reached.ends.values():
-                if isinstance(one, torch.Tensor) and one.is_floating_point():
-                    fill(one, _nudged(one.detach()))
         random = np.random.default_rng(1)
         kept: dict[int, list[tuple[str, Any]]] = {}
         held_bytes, free_bytes = 0, _free_bytes()
@@ -222,9 +245,6 @@ class Plan:
                 holder, key, value = change
                 bind(holder, key, value.clone() if isinstance(value, torch.Tensor) else value)
             (arguments, named), tensors = self._fresh(number)
-            for _, one in tensors if nudged else ():
-                if one.is_floating_point():
-                    fill(one, _nudged(one.detach()))
             self._move(number)
             result = call(*arguments, **named)
             if held_bytes < KEPT_SHARE * free_bytes or number < 2:
@@ -244,22 +264,20 @@ class Plan:
         for tensor, values in self._moved[number % len(self._moved)] if self._moved else ():
             fill(tensor, values)
 
-    def step_by_step(
-        self, function: Callable[..., Any], other: Callable[..., Any]
-    ) -> tuple[str, Difference | None, str]:
-        """Each call by both from the same state: why they differ or "", what differs first, and the own scatter."""
+    def step_by_step(self, both: Both) -> Both:
+        """Each call by both from the same state. Returns what it got, with ``why`` if they differ."""
         self._start.restore()
         random = np.random.default_rng(1)
-        both = Both(function, other)
         for number in range(CALLS):
             (arguments, named), _ = self._fresh(number)
             self._move(number)
             both.call(arguments, named)
             if both.why:
-                return both.why, both.difference, ""
+                return both
             between(random, number)
-        why, difference = both.over_scatter()
-        return why, difference, f"{both.widest:.1g}"
+        self._start.restore()
+        both.why, both.difference = both.over_scatter()
+        return both
 
     def _fresh(self, number: int) -> tuple[Inputs, list[tuple[int, Any]]]:
         """The inputs of a call: new tensors, except for those that the function writes to, which stay the same."""
@@ -288,10 +306,15 @@ class Plan:
         """The first value of the host that changes what calls do, and that a graph cannot be told to look at.
 
         Those that it can be told to look at, because the function's module names them, are added to ``also``. With
-        ``exact`` the function repeats bit by bit, so that any difference counts.
+        ``exact`` the graph is equal bit by bit, so that any difference counts.
         """
         names = getattr(inspect.unwrap(function), "__globals__", {})
         base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
+        noise = 0.0 if exact else _widest(differences(base, self.run(_aside(function), CHANGE_CALLS)))
+
+        def effect(one: Ran, other: Ran) -> list[Deviation]:
+            return [each for each in differences(one, other) if each.relative > OVER_SCATTER * noise]
+
         for name, holder, key, value, changed in self._changes(function):
             ended = attempt(partial(self.run, function, CHANGE_CALLS, (holder, key, changed)))
             bind(holder, key, value)
@@ -299,7 +322,7 @@ class Plan:
             if ended.error is not None:  # the value does not suit the function
                 continue
             eager: Any = ended.result
-            if not differences(base, eager):
+            if not effect(base, eager):
                 continue
             for also in (proved.options["also"], _looking(name, value, names)):
                 if also is None:
@@ -313,7 +336,7 @@ class Plan:
                 finally:
                     bind(holder, key, value)
                     self._start.restore()
-                found = [one for one in differences(eager, graph) if exact or not is_rounding(one)]
+                found = [one for one in effect(eager, graph) if exact or not is_rounding(one)]
                 if not found:
                     if also is not proved.options["also"]:
                         self.also.append(name)
@@ -352,9 +375,10 @@ class Plan:
 class Both:
     """Makes each call by a function and by its graph, from the same state, and compares what they return and leave."""
 
-    def __init__(self, function: Callable[..., Any], graph: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], graph: Callable[..., Any], nudged: bool = False) -> None:
         self._function, self._graph, self._calls = function, graph, 0
-        self._aside = _aside(function)
+        self._again = _nudging(function) if nudged else _aside(function)
+        self._over = OVER_NUDGED if nudged else OVER_SCATTER
         self._scatter: dict[str, Deviation] = {}
         self._found: dict[str, Deviation] = {}
         self.why = ""
@@ -362,13 +386,18 @@ class Both:
 
     @property
     def widest(self) -> float:
-        """How far two calls of the function itself lie apart at most."""
-        return max((one.relative for one in self._scatter.values()), default=0.0)
+        """How far two calls of the function itself lie apart at most; nudged, the second reads other last bits."""
+        return _widest(self._scatter.values())
+
+    @property
+    def found(self) -> float:
+        """How far the graph lies apart at most."""
+        return _widest(self._found.values())
 
     def call(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What the graph returns. ``why`` says from then on whether it is wrong."""
         here, turns, result = Kept(self._function, (arguments, named)), [], None
-        for one in (self._function, self._aside, self._graph):
+        for one in (self._function, self._again, self._graph):
             here.restore()
             result = None  # a gradient would keep nodes that belong to this stream, which breaks a capture
             result = one(*arguments, **named)
@@ -385,15 +414,18 @@ class Both:
             _keep(self._found, deviation)
             if not is_rounding(deviation):
                 scatter = self._scatter.get(deviation.name)
-                repeats = scatter is None or is_rounding(scatter)
+                repeats = scatter is None or is_rounding(scatter) or self._over == OVER_NUDGED
                 self.why = OTHER if repeats else "the function itself is not repeatable from the same start"
                 self.difference = deviation.told
         return result
 
     def over_scatter(self) -> tuple[str, Difference | None]:
         """Why the graph is wrong, "" if it differs by no more than the function's own scatter."""
-        wide = [one for one in self._found.values() if one.relative > OVER_SCATTER * self.widest]
-        return (OTHER, wide[0].told) if wide else ("", None)
+        wide = [one for one in self._found.values() if one.relative > self._over * self.widest]
+        if not wide:
+            return "", None
+        how = f"{wide[0].told.how} ({wide[0].relative:.1g} of all; {self.widest:.1g} lie two of its own calls apart)"
+        return OTHER, wide[0].told._replace(how=how)
 
 
 def checked(function: Callable[..., Any], graph: Graphed, calls: int) -> Callable[..., Any]:
@@ -533,10 +565,34 @@ def between(random: np.random.Generator, number: int) -> None:
             torch.cuda.empty_cache()
 
 
-def _nudged(values: torch.Tensor) -> torch.Tensor:
-    """The same numbers with a last bit changed at random."""
-    last = torch.finfo(values.dtype).eps
-    return values * (1 + last * torch.randint(-1, 2, values.shape, device=values.device).to(values.dtype))
+def _nudging(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with a last bit changed at random in all numbers that it reads."""
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        for one in reached(function, (arguments, named)).ends.values():
+            if isinstance(one, torch.Tensor) and one.is_floating_point():
+                bits = torch.randint(-1, 2, one.shape, device=one.device).to(one.dtype)
+                fill(one, one.detach() * (1 + torch.finfo(one.dtype).eps * bits))
+        return function(*arguments, **named)
+
+    return called
+
+
+def _as_captured(function: Callable[..., Any], after: int = 0) -> Callable[..., Any]:
+    """The function, as libraries run it that ask whether a capture is going on, in all calls ``after`` so many."""
+    calls = itertools.count()
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        if next(calls) < after:
+            return function(*arguments, **named)
+        with mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True):
+            return function(*arguments, **named)
+
+    return called
+
+
+def _widest(found: Iterable[Deviation]) -> float:
+    return max((one.relative for one in found), default=0.0)
 
 
 def generator(seed: int) -> torch.Generator:

@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
 from types import ModuleType
@@ -75,10 +76,10 @@ def _typed(value: Param) -> int | float | str | bool | None:
     """A value of an axis as a function gets it: "0.5" is a number, "true", "false" and "none" are Python's."""
     if isinstance(value, str) and value.lower() in WORDS:
         return WORDS[value.lower()]
-    try:
-        return value if isinstance(value, int) else float(value)
-    except ValueError:
-        return value
+    for kind in (int, float):
+        with suppress(ValueError):
+            return value if isinstance(value, int) else kind(value)
+    return value
 
 
 def load(text: str) -> Callable[..., Any]:

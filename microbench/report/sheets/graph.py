@@ -120,7 +120,7 @@ def _value(name: str, report: Report) -> AnswerLine:
 
 
 def _same(report: Report) -> str:
-    return "bit by bit" if report.exact else f"within the function's own scatter ({report.scatter or 'rounding'})"
+    return f"{'bit by bit' if report.exact else 'within'} {report.scatter}".rstrip()
 
 
 def _gain(report: Report) -> str:
