@@ -122,6 +122,21 @@ def test_nothing_of_a_call_is_kept_that_would_break_the_capture() -> None:
     assert not graphed(lambda a: a * weight)(torch.ones(4)).requires_grad, "its gradient belongs to a stream"
 
 
+def test_a_mask_keeps_its_infinities_when_values_are_drawn() -> None:
+    from microbench.capture.proof import draw, generator
+
+    mask = torch.triu(torch.full((8, 8), float("-inf")), 1)
+    assert torch.equal(draw(mask, generator(1)), mask)
+    nowhere = torch.full((4,), float("nan"))
+    assert draw(nowhere, generator(1)).isnan().all()
+    mask[0, 0], mask[1, 0] = 1.0, 2.0
+    drawn = draw(mask, generator(1))
+    assert torch.equal(drawn.isinf(), mask.isinf())
+    assert not torch.equal(drawn, mask)
+    report = examined(lambda a: (a + mask).softmax(-1), torch.randn(8, 8))
+    assert report.proved, graph_traps.said(report)
+
+
 def test_tensors_of_inference_mode_are_put_back_and_varied() -> None:
     with torch.inference_mode():
         table, counts = torch.randn(16, 4), torch.zeros(16)

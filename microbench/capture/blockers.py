@@ -39,7 +39,8 @@ ADVICE = {
 }
 # What helps if the call is a library's own.
 SWITCHES = {
-    "torch_geometric": "add the self-loops once, before the loop: add_self_loops=False, or GCNConv(cached=True)"
+    "torch.amp": "give the optimizer fused=True: then the GPU decides whether scaler.step() is left out",
+    "torch_geometric": "add the self-loops once, before the loop: add_self_loops=False, or GCNConv(cached=True)",
 }
 # Operations whose result has a size that values decide.
 BY_VALUES = (
@@ -90,7 +91,8 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
     with looking, _watched(looking), ExitStack() as stack:
         # Libraries ask whether a capture is going on, and then leave out what would stop it.
         stack.enter_context(mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True))
-        stack.enter_context(mock.patch.object(torch.optim.Optimizer, "_cuda_graph_capture_health_check"))
+        for name in (one for one in dir(torch.optim.Optimizer) if one.endswith("graph_capture_health_check")):
+            stack.enter_context(mock.patch.object(torch.optim.Optimizer, name))
         call()
     looking.frame = None  # it holds what the call made
     found += looking.found
@@ -235,10 +237,12 @@ def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callabl
 
 
 def library(frame: types.FrameType | None) -> str:
-    """The installed package, other than PyTorch, whose code is innermost; "" if the user's is."""
+    """The installed package, other than PyTorch but for its scaler, whose code is innermost; "" if the user's is."""
     while frame is not None:
         file = frame.f_code.co_filename
         package = file.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in file else ""
+        if file.endswith("torch/amp/grad_scaler.py"):
+            return "torch.amp"
         if package not in ("", "torch"):
             return package
         if not package and not file.startswith((*LIBRARIES, HERE, "<")):

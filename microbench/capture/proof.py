@@ -526,12 +526,10 @@ def deviation_of(name: str, value: Any, against: Any, call: int) -> Deviation | 
     lost = torch.isfinite(value) != torch.isfinite(against)
     one, other = (torch.view_as_real(each) if each.is_complex() else each.double() for each in (value, against))
     one, other = (torch.where(torch.isfinite(each), each, 0) for each in (one, other))
-    size = one.square().mean().sqrt().item()
-    apart = (one - other).square().mean().sqrt().item() / size if size else float("inf")
-    if lost.any():
-        apart = float("inf")
-    elif apart == 0:  # NaN at the same places, or signs of zero
+    size, apart = (each.square().mean().sqrt().item() for each in (one, one - other))
+    if apart == 0 and not lost.any():  # NaN at the same places, or signs of zero
         return None
+    apart = float("inf") if lost.any() or not size else apart / size
     place = int((one - other).abs().flatten().argmax())
     told = f"{one.flatten()[place].item():.7g}, then {other.flatten()[place].item():.7g} at element {place}"
     return Deviation(name, apart, value.element_size(), Difference(name, call, told))
@@ -608,13 +606,17 @@ def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
         share = value.double().mean().item()
         drawn = torch.rand(value.shape, generator=random) < share
         return drawn.to(value.device)
-    low, high = value.min(), value.max()
-    if value.is_floating_point():
-        values = torch.randn(value.shape, generator=random, dtype=torch.float64).to(value.device)
-        mean, spread = value.double().mean(), value.double().std() if value.numel() > 1 else value.double().abs()
-        return (mean + spread * values).clamp(low.double(), high.double()).to(value.dtype)
     if value.is_complex():
         return value.flip(-1)
+    finite = value[torch.isfinite(value)].double() if value.is_floating_point() else value
+    if finite.numel() == 0:
+        return value
+    low, high = finite.min(), finite.max()
+    if value.is_floating_point():  # a mask keeps its infinities
+        values = torch.randn(value.shape, generator=random, dtype=torch.float64).to(value.device)
+        spread = finite.std() if finite.numel() > 1 else finite.abs()
+        drawn = (finite.mean() + spread * values).clamp(low, high)
+        return torch.where(torch.isfinite(value), drawn, value.double()).to(value.dtype)
     drawn = torch.randint(int(low), int(high) + 1, value.shape, generator=random)
     return drawn.to(value.device, value.dtype)
 
