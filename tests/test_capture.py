@@ -202,6 +202,19 @@ def test_a_library_that_computes_something_else_under_capture_is_refused(otherwi
     assert "something else" in report.why
 
 
+def test_a_rare_change_by_hidden_state_is_no_rounding() -> None:
+    class Settings:
+        calls = 0
+
+    def step(a: Any) -> Any:
+        Settings.calls += 1
+        return a * (2 if Settings.calls % 12 == 11 else 1)
+
+    report = examined(step, torch.ones(4))
+    assert not report.proved
+    assert "something else" in report.why
+
+
 def test_what_a_library_leaves_out_under_capture_is_not_in_the_way() -> None:
     def step(a: Any) -> Any:
         if not torch.cuda.is_current_stream_capturing() and a.isnan().any().item():
