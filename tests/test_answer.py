@@ -29,7 +29,7 @@ def line(run: Run, name: str) -> str:
 @pytest.mark.parametrize(("run", "name", "words"), [
     ("busy", "launch", "3.21 µs a launch · 8.66 µs launch and wait · launch-bound below 2.33 µs kernels"),
     ("busy", "graph", "100 kernels of 2.63 µs: 1.29× · from cuda.core 1.41×"),
-    ("busy", "graph", "capture takes 210 µs; faster from the 4th replay on"),
+    ("busy", "graph", "capture takes 210 µs; pays off after 3 replays"),
     ("quiet", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),
     ("quiet", "link", "both ways 103 GB/s · pageable 18.6 GB/s · latency 1.09 µs"),
     ("quiet", "memory", "read 4.62 TB/s (95.9 %) · triad 4.42 TB/s (91.7 %) · copy 4.27 TB/s (88.7 %)"),

@@ -879,6 +879,37 @@ def test_streams_of_two_processes_may_have_one_number() -> None:
     assert not any("overlapping" in check.name for check in checks(both, None))
 
 
+def test_of_processes_that_have_a_gpu_each_one_is_diagnosed() -> None:
+    alone = steps_of(12, 10, duration_ns=60_000).trace(threads=(Thread(1, 1), Thread(2, 2)))
+    calls, work = alone.calls.copy(), alone.work.copy()
+    for table in (calls, work):  # the other process is a little slower
+        for field in ("begin_ns", "end_ns"):
+            table[field] = (table[field] * 1.037).astype(np.int64)
+    calls["thread"], work["device"], work["call"] = 1, 1, work["call"] + len(alone.calls)
+    both = np.concatenate([alone.calls, calls])
+    order = np.argsort(both["begin_ns"], kind="stable")
+    all_work = np.concatenate([alone.work, work[:-1]])
+    all_work["call"] = np.argsort(order)[all_work["call"]]
+    all_work = all_work[np.argsort(all_work["begin_ns"], kind="stable")]
+    found = diagnose(msgspec.structs.replace(alone, calls=both[order], work=all_work), costs())
+    expected = diagnose(alone, costs())
+    assert (found.steps.count, found.steps.step_s) == (expected.steps.count, expected.steps.step_s)
+    assert found.idle.causes == expected.idle.causes
+    assert [check.count for check in found.health if "on other GPUs" in check.name] == [len(work) - 1]
+
+
+def test_ranges_of_nccl_are_no_steps() -> None:
+    made = Recorder()
+    for _ in range(12):
+        for half, kernels in (("one", 4), ("other", 9)):
+            with made.range("ncclGroupEnd", "annotation"):
+                for kernel in range(kernels):
+                    made.runs(20_000)
+                    made.launch(f"{half}_{kernel}", 30_000)
+    steps = find_steps(made.trace())
+    assert (steps.found, steps.likeness) == ("repetition", 1.0)
+
+
 def test_overlapping_and_early_work_is_counted() -> None:
     trace = steps_of(count=4, kernels=5).trace()
     trace.work["end_ns"][3] = trace.work["begin_ns"][4] + 10
@@ -1088,6 +1119,19 @@ def test_a_gpu_that_is_busy_with_one_block_is_no_good_news(name: str, advice: st
     assert told.title.startswith(f"{name} runs as 1 block of ")
     assert advice in told.advice
     assert unfilled_s(found) / found.idle.span_s == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_kernel_that_began_before_the_steps_is_not_one_of_them() -> None:
+    made = Recorder()
+    made.launch("keeps_on", 60_000_000, stream=9, blocks=1)
+    for step in range(12):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            for kernel in range(10):
+                made.launch(f"kernel_{kernel}", 40_000)
+            made.runs(5_000_000)
+    found = diagnosed(made)
+    assert unfilled_s(found) > 0
+    assert "diagnose.unfilled" not in rules(found)
 
 
 def test_blocks_smaller_than_a_warp_leave_lanes_idle() -> None:

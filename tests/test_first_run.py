@@ -158,6 +158,14 @@ def test_a_check_measures_again_before_it_says_unhealthy(monkeypatch: pytest.Mon
     assert "is healthy" in said
 
 
+def test_the_help_of_check_tells_its_limits() -> None:
+    from microbench.explain import compute_verdict, link_verdict, memory_verdict
+
+    said = " ".join(call("check", "--help").output.split())
+    for limit in (link_verdict.HEALTHY, memory_verdict.HEALTHY["read"], compute_verdict.HEALTHY):
+        assert f"{limit:.0%}".replace("%", " %") in said
+
+
 @pytest.mark.parametrize("rates", [[SLOW, CLEAR, CLEAR], [CLEAR, SLOW, SLOW], [NEAR, SLOW, CLEAR]])
 def test_a_check_that_straddles_the_limit_has_no_verdict(rates: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     code, said, times = checked(rates, monkeypatch)

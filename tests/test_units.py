@@ -125,8 +125,3 @@ def test_a_ratio_and_its_range_are_written_alike() -> None:
 ])  # fmt: skip
 def test_two_values_name_a_common_unit_once(before: float, after: float, unit: str, text: str) -> None:
     assert units.from_to(before, after, unit) == text
-
-
-def test_places_in_a_row() -> None:
-    places = [units.ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 22, 101, 111, 113)]
-    assert places == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "101st", "111th", "113th"]

@@ -21,7 +21,7 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from microbench.capture.graphed import LIBRARIES
+from microbench.capture.graphed import of_library
 
 GPU = "cuda"
 READS = "the host waits for a value of the GPU"
@@ -245,7 +245,7 @@ def library(frame: types.FrameType | None) -> str:
             return "torch.amp"
         if package not in ("", "torch"):
             return package
-        if not package and not file.startswith((*LIBRARIES, HERE, "<")):
+        if not (of_library(frame.f_code) or file.startswith(HERE)):
             return ""
         frame = frame.f_back
     return ""
@@ -255,7 +255,7 @@ def user_line(frame: types.FrameType | None) -> str:
     """The innermost line of the user's code above a frame: "train.py:88 in step: loss.item()"."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (file.startswith((*LIBRARIES, HERE, "<")) or "-packages" in file):
+        if not (of_library(frame.f_code) or file.startswith(HERE)):
             source = linecache.getline(file, frame.f_lineno).strip()
             return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60].rstrip(':')}"
         frame = frame.f_back

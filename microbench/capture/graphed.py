@@ -228,7 +228,7 @@ def guards(function: Any) -> Iterator[tuple[Any, Any]]:
             waiting += [one.__func__, one.__self__]
         elif isinstance(one, types.FunctionType):
             waiting.append(getattr(one, "__wrapped__", None))
-            if not of_library(one):
+            if not of_library(one.__code__):
                 for holder, key in _read_by(one):
                     yield holder, key
                     waiting.append(now(holder, key))
@@ -245,9 +245,9 @@ def guards(function: Any) -> Iterator[tuple[Any, Any]]:
                 waiting += [each for each in attributes.values() if isinstance(each, torch.optim.Optimizer)]
 
 
-def of_library(function: types.FunctionType) -> bool:
-    """Whether a function belongs to Python or to an installed package."""
-    file = function.__code__.co_filename
+def of_library(code: types.CodeType) -> bool:
+    """Whether code belongs to Python or to an installed package."""
+    file = code.co_filename
     return file.startswith((*LIBRARIES, "<")) or "-packages" in file
 
 

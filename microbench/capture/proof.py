@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import gc
 import inspect
-import itertools
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from functools import partial, update_wrapper, wraps
 from types import CodeType
 from typing import Any, NamedTuple
 from unittest import mock
@@ -21,7 +21,8 @@ from unittest import mock
 import numpy as np
 import torch
 
-from microbench.capture.graphed import SCALARS, Graphed, described, mapped, marked, now, was_written
+from microbench.capture.blockers import library
+from microbench.capture.graphed import SCALARS, Graphed, described, mapped, marked, now, of_library, was_written
 from microbench.capture.state import After, Kept, after, bind, fill, reached
 from microbench.experiments.own.culprit import attempt
 
@@ -33,7 +34,7 @@ CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough 
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
 ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
-OTHER_KERNELS = "under capture a library takes other kernels, which draw other random numbers: try it without dropout"
+RANDOM = "random numbers of "
 FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
 OTHER = "the graph computes something else"
 HOW = ("capturable", "foreach", "fused", "differentiable")  # settings of optimizers that no program changes
@@ -137,6 +138,7 @@ def prove(
         )
         return Proof(False, why, None, False, "", 0, 0, 0, (), (), {})
     began = after(function, inputs[0])
+    compared: Callable[..., Any] = other
     with ExitStack() as settings:
         eager = plan.run(function, CALLS)
         own, scatter = differences(eager, plan.run(_aside(function), CALLS)), ""
@@ -166,15 +168,19 @@ def prove(
         else:
             grown, found = changed_on_host(eager.end, graph.end), differences(eager, graph)
             exact = not grown and not found
-            compared: Callable[..., Any] = other
             if not exact:
                 # Libraries ask whether a capture is going on, and take other kernels.
-                captured = plan.run(_as_captured(function, after=other.options["warm_up"]), CALLS)
+                asked = AsCaptured(function, other.options["warm_up"])
+                captured = plan.run(asked, CALLS)
                 if not differences(captured, graph) and changed_on_host(captured.end, graph.end) is None:
-                    compared, grown = _as_captured(function), changed_on_host(eager.end, captured.end)
+                    compared, grown = AsCaptured(function), changed_on_host(eager.end, captured.end)
+                    exact = grown is not None and grown.name.startswith(RANDOM) and not asked.asked_by_user
                 start.restore()
-                if grown:
-                    return proof(OTHER_KERNELS if compared is not other else FROZEN_HOST, grown)
+                if grown and not exact:
+                    return proof(FROZEN_HOST, grown)
+            if exact and grown:
+                scatter = f"what {asked.name or 'PyTorch'} computes under capture, where it draws other random numbers"
+            elif not exact:
                 moves = {id(one) for one, _ in (moved or [[]])[0]}
                 changes = state_differs(began, eager.end, start, moves)  # if not, no call hangs on those before
                 if compared is other and (changes or not all(map(is_rounding, found))):
@@ -187,7 +193,7 @@ def prove(
             reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
             return proof(f"calls cannot be replayed: {reason}")
         counts = dict(other.counts)  # parts are made anew from here on
-        frozen = plan.frozen(function, other, exact)
+        frozen = plan.frozen(other, exact or compared is not other, as_captured=compared is not other)
         if frozen is not None:
             return proof("a value of the host is frozen in the graph", frozen)
         return proof("", exact=exact)._replace(also=tuple(plan.also), counts=counts)
@@ -303,20 +309,22 @@ class Plan:
             (varied if differs or place in self._written else left).append(name)
         return tuple(dict.fromkeys((*varied, *self._changed))), tuple(left)
 
-    def frozen(self, function: Callable[..., Any], proved: Graphed | Parted, exact: bool) -> Difference | None:
+    def frozen(self, proved: Graphed | Parted, exact: bool, as_captured: bool) -> Difference | None:
         """The first value of the host that changes what calls do, and that a graph cannot be told to look at.
 
         Those that it can be told to look at, because the function's module names them, are added to ``also``. With
-        ``exact`` the graph is equal bit by bit, so that any difference counts.
+        ``exact`` the graph is equal bit by bit, so that any difference counts; ``as_captured`` says to what.
         """
-        names = getattr(inspect.unwrap(function), "__globals__", {})
+        names = getattr(inspect.unwrap(self._function), "__globals__", {})
+        way: Any = AsCaptured if as_captured else _itself
+        function = way(self._function)
         base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
         noise = 0.0 if exact else _widest(differences(base, self.run(_aside(function), CHANGE_CALLS)))
 
         def effect(one: Ran, other: Ran) -> list[Deviation]:
             return [each for each in differences(one, other) if each.relative > OVER_SCATTER * noise]
 
-        for name, holder, key, value, changed in self._changes(function):
+        for name, holder, key, value, changed in self._changes(self._function):
             ended = attempt(partial(self.run, function, CHANGE_CALLS, (holder, key, changed)))
             bind(holder, key, value)
             self._start.restore()
@@ -330,7 +338,7 @@ class Plan:
                     break
                 other = type(proved)(proved.function, **{**proved.options, "most": 2, "also": also})
                 try:
-                    graph = self.run(other, CHANGE_CALLS, (holder, key, changed))
+                    graph = self.run(way(other), CHANGE_CALLS, (holder, key, changed))
                 except RuntimeError:  # it cannot be captured then, which nobody overlooks
                     found = []
                     break
@@ -547,7 +555,7 @@ def changed_on_host(eager: After, graph: After) -> Difference | None:
         return Difference(name, CALLS, f"it is there only {'without' if name in eager.values else 'with'} the graph")
     for name, state in eager.randoms.items():
         if graph.randoms.get(name) != state:
-            return Difference(f"random numbers of {name}", CALLS, "their state is another after as many calls")
+            return Difference(f"{RANDOM}{name}", CALLS, "their state is another after as many calls")
     return None
 
 
@@ -577,17 +585,29 @@ def _nudging(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _as_captured(function: Callable[..., Any], after: int = 0) -> Callable[..., Any]:
+class AsCaptured:
     """The function, as libraries run it that ask whether a capture is going on, in all calls ``after`` so many."""
-    calls = itertools.count()
 
-    def called(*arguments: Any, **named: Any) -> Any:
-        if next(calls) < after:
-            return function(*arguments, **named)
-        with mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True):
-            return function(*arguments, **named)
+    def __init__(self, function: Callable[..., Any], after: int = 0) -> None:
+        self._function, self._left, self.name, self.asked_by_user = function, after, "", False
+        update_wrapper(self, function)
 
-    return called
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self._left -= 1
+        if self._left >= 0:
+            return self._function(*arguments, **named)
+        with mock.patch.object(torch.cuda, "is_current_stream_capturing", self._answer):
+            return self._function(*arguments, **named)
+
+    def _answer(self) -> bool:
+        asking = sys._getframe(1)
+        self.name = library(asking) or self.name
+        self.asked_by_user |= not of_library(asking.f_code)
+        return True
+
+
+def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
 
 def _widest(found: Iterable[Deviation]) -> float:

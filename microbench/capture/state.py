@@ -90,7 +90,7 @@ def _of_function(path: str, one: Any, bindings: Bindings) -> Found:
         yield path or "self", one.__self__
     elif hasattr(one, "__wrapped__"):  # torch.no_grad() and its like
         yield path, one.__wrapped__
-    elif not of_library(one):
+    elif not of_library(one.__code__):
         for name in _names(one.__code__):
             if name in one.__globals__ and not isinstance(one.__globals__[name], OPAQUE):
                 bindings[name] = one.__globals__, name

@@ -165,12 +165,6 @@ def counted(count: int, what: str, several: str = "") -> str:
     return f"{count} {what if count == 1 else several or f'{what}s'}"
 
 
-def ordinal(number: int) -> str:
-    """A place in a row: "1st", "2nd", "7th", "12th"."""
-    last = number % 10 if number % 100 not in (11, 12, 13) else 0
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
-
-
 def size(count: int) -> str:
     """A buffer size, in binary units if it is a multiple of one: "64 KiB", "4000 B"."""
     for scale, name in BINARY:

@@ -23,7 +23,7 @@ from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
-from microbench.diagnosis.window import middle, one_window, other_parts
+from microbench.diagnosis.window import middle, of_one_gpu, one_window, other_parts
 from microbench.model.constants import Constant, Fit, around
 from microbench.model.fit import missing, with_calls
 from microbench.model.forecast import making, predict, step_time
@@ -221,7 +221,7 @@ def diagnose(
                 "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
             )
         raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
-    whole = trace
+    whole = trace = of_one_gpu(trace)
     trace = middle(one_window(trace))
     device = busiest(trace)
     steps = find_steps(trace, asked)

@@ -91,9 +91,9 @@ def unfilled_s(diagnosis: Diagnosis) -> float:
 
 def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     """Name the kernel that takes most of that time, if it is longer than ``least_s``."""
-    if (alone_s := unfilled_s(diagnosis)) <= least_s:
-        return
     work = diagnosis.trace.work[_unfilling(diagnosis) & _in_window(diagnosis)]
+    if not len(work) or (alone_s := unfilled_s(diagnosis)) <= least_s:  # all may have begun before the window
+        return
     names, which = np.unique(work["name"], return_inverse=True)
     most = np.argmax(np.bincount(which, weights=work["end_ns"] - work["begin_ns"]))
     first, name = work[which == most][0], name_of(diagnosis.trace, int(names[most]))

@@ -203,7 +203,8 @@ def _annotated(trace: Trace) -> list[Found]:
     span_ns = int(calls["end_ns"].max() - calls["begin_ns"][0] - waited_ns)
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for place, (name, thread) in enumerate(zip(annotations["name"], annotations["thread"], strict=True)):
-        groups[NUMBER.sub("", name_of(trace, name)), int(thread)].append(place)
+        if not name_of(trace, name).startswith("nccl"):  # NCCL's own ranges of its calls
+            groups[NUMBER.sub("", name_of(trace, name)), int(thread)].append(place)
     found: list[tuple[float, Found]] = []
     for (name, _), places in groups.items():
         ranges = annotations[places]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time
+from microbench.diagnosis.idle import busiest
 from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
 
 # A trace with more calls is diagnosed in its middle: as many need 0.1 GB and 5 s.
@@ -56,6 +57,21 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
 def one_window(trace: Trace) -> Trace:
     """Of a recording of windows the one that submitted most work, without the first, in which a program begins."""
     return next(_windows(trace), trace)
+
+
+def of_one_gpu(trace: Trace) -> Trace:
+    """Of processes that use a GPU each, what belongs to the busiest GPU; ``unread`` then counts the others' work."""
+    process = np.array([thread.process for thread in trace.threads] + [NONE])[np.append(trace.calls["thread"], NONE)]
+    own, of = trace.work["device"] == busiest(trace), process[trace.work["call"]]
+    users = np.unique(of[own & (of != NONE)])
+    calls = np.isin(process[:-1], users)
+    work = own | np.isin(of, users)
+    if not len(users) or work.all() or own[~work].any():
+        return trace
+    ranges = np.isin(np.array([thread.process for thread in trace.threads])[trace.ranges["thread"]], users)
+    others = "kernels and copies of other processes on other GPUs"
+    unread = {**trace.unread, others: int(np.count_nonzero(~work))}
+    return msgspec.structs.replace(with_only(trace, work, calls, ranges), unread=unread)
 
 
 def other_parts(whole: Trace, trace: Trace, first: int, last: int) -> Iterator[Trace]:

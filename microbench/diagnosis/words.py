@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed
-from microbench.core.units import as_time, counted, ordinal, percent, plain, round_percent, times, two_times
+from microbench.core.units import as_time, counted, percent, plain, round_percent, times, two_times
 from microbench.diagnosis import advice
 from microbench.diagnosis.communication import Collective
 from microbench.diagnosis.diagnosis import (
@@ -333,9 +333,9 @@ def speedup(diagnosis: Diagnosis) -> str:
     return f"about {times(graph.speedup)} ({range_})"
 
 
-def faster_from(graph: Graph) -> str:
-    """The first step in which the graph has paid for its capture: "faster from the 7th step on"."""
-    return "never faster" if graph.break_even is None else f"faster from the {ordinal(graph.break_even + 1)} step on"
+def pays_off(graph: Graph) -> str:
+    """After how many steps the graph has paid for its capture: "pays off after 6 steps"."""
+    return "never faster" if graph.break_even is None else f"pays off after {counted(graph.break_even, 'step')}"
 
 
 def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -369,11 +369,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         title=(
             f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
             f"{speedup(diagnosis)} as fast"
-            + (
-                ", so it may not pay"
-                if doubtful
-                else f"; capture takes {as_time(graph.making_s)}, {faster_from(graph)}"
-            )
+            + (", so it may not pay" if doubtful else f"; capture takes {as_time(graph.making_s)}, {pays_off(graph)}")
         ),
         text=f"{shapes}{unknown}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",

@@ -13,7 +13,7 @@ from microbench.analysis.evidence import SEVERITIES, Evidence, Finding, Severity
 from microbench.analysis.graph_steps import kernels_in_words, layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import as_time, ordinal, percent, quantity, times
+from microbench.core.units import as_time, counted, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict, own
 from microbench.explain.compute_units import POWER_LIMIT, USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
@@ -127,7 +127,7 @@ def graph(evidence: Evidence) -> Answer | None:
     ]
     if (even := break_even(evidence, loop)) is not None:
         making_s, replays = even
-        pays = "never faster" if replays is None else f"faster from the {ordinal(replays + 1)} replay on"
+        pays = "never faster" if replays is None else f"pays off after {counted(replays, 'replay')}"
         parts.append(Part(f"capture takes {as_time(making_s)}; {pays}"))
     return Answer("graph", tuple(parts))
 

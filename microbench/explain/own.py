@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rule, said
 from microbench.analysis.stats import Row
 from microbench.core.model import Scalar
-from microbench.core.units import as_time, ordinal, percent, plain, quantity, times
+from microbench.core.units import as_time, counted, percent, plain, quantity, times
 from microbench.explain.compute_products import bandwidth_roof, compute_roof
 from microbench.explain.memory_levels import footprints, l2_bytes
 
@@ -296,7 +296,7 @@ def _step_line(one: Step) -> Words:
     if one.gain is not None and one.graph is not None:
         pays = ", never faster" if one.gain <= 1 else ""
         if one.pays_after is not None:
-            pays = f", faster from the {ordinal(one.pays_after + 1)} replay on"
+            pays = f", pays off after {counted(one.pays_after, 'replay')}"
         parts.append((f"as a graph {as_time(one.graph.value)}: {times(one.gain)}{pays}", one.graph))
     elif one.fact("capturable") is False:
         parts.append((f"no graph: {blocked(one)}", None))
@@ -389,7 +389,11 @@ def a_graph_helps(evidence: Evidence) -> Finding | None:
     text += (
         " Where the program does not wait after each call, host and GPU work at the same time and a graph gains less."
     )
-    pays = f"; capture included, from the {ordinal(one.pays_after + 1)} replay on" if one.pays_after is not None else ""
+    pays = (
+        f"; with its capture it pays off after {counted(one.pays_after, 'replay')}"
+        if one.pays_after is not None
+        else ""
+    )
     title = f"As a CUDA graph, {name_of(one.submit)} is {times(gain)} as fast, each call with one wait{pays}"
     advice = "Capture it once and replay it; copy each step's inputs into the same memory."
     return said(title, text, advice, rows=(one.step, one.graph))

@@ -47,7 +47,7 @@ def _lines(made: Made) -> list[AnswerLine]:
         gain = Cell(f"{_gain(report)} as a graph")
         saved_s = eager.median_s - graph.median_s
         pays = (
-            f"capture takes {as_time(report.capture_s)}, faster from call {int(report.capture_s / saved_s) + 5} on"
+            f"capture takes {as_time(report.capture_s)}, pays off after {int(report.capture_s / saved_s) + 4} calls"
             if saved_s > 0 else "the graph is not faster"
         )  # fmt: skip
         memory = f"{size(report.memory_bytes)} more memory"
