@@ -46,13 +46,13 @@ LINES = {
     "meter": 990,
     "experiments": 10370,  # async functions and generators are run; compilers have bounded memory
     "benchmarks": 4765,
-    "capture": 2115,  # a graph of a function or of its parts, made and proved
+    "capture": 2145,  # a graph of a function or of its parts, made and proved
     "comparison": 2030,  # sides measured in turn have a sequential rule
     "model": 4170,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6365,
+    "explain": 6370,
     "archive": 1935,
     "traces": 3370,
-    "diagnosis": 6400,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
+    "diagnosis": 6410,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8375,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON

@@ -171,6 +171,8 @@ def _changed(changed: Changed, costs: str, of_counts: list[Limit], form: Form, p
         draw(drawing.changed_screen(changed, costs), picture)
     if of_counts and changed.why_not:
         raise UsageError(f"--fail-on cannot be judged: {changed.why_not}", "record more steps, or annotate them")
+    if changed.why_not:
+        return ExitCode.UNREADABLE_RUN
     sides = changed.before.counts, changed.after.counts
     return _ended([one for one in of_counts if one.passed(*sides, changed.every, changed.some)])
 
