@@ -107,6 +107,33 @@ def test_a_call_of_a_library_or_of_a_backward_pass_is_named_with_what_helps(tmp_
     assert ["backward()" in one.line for one in report.blockers[1:]] == [True, True]
 
 
+def test_an_installed_microbench_is_not_the_library_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from microbench.capture import blockers
+
+    monkeypatch.setattr(blockers, "HERE", str(tmp_path / "site-packages" / "microbench" / "capture"))
+    text = "import sys\ndef asked(library):\n    return library(sys._getframe())\n"
+    ours = load_module(tmp_path / "site-packages" / "microbench" / "capture" / "ours.py", text)
+    theirs = load_module(
+        tmp_path / "site-packages" / "torch_geometric" / "loops.py",
+        "def call(asked, library):\n    return asked(library)\n",
+    )
+    assert ours.asked(blockers.library) == ""
+    assert theirs.call(ours.asked, blockers.library) == "torch_geometric"
+
+
+def test_a_function_that_differs_from_itself_by_more_than_rounding_is_not_repeatable() -> None:
+    from microbench.capture.proof import NOT_REPEATABLE, Both
+
+    turn = itertools.count()
+    both = Both(lambda a: a * 2 if next(turn) % 2 else a * 1, lambda a: a * 1)
+    for _ in range(5):
+        both.call((torch.randn(8),), {})
+    assert both.why == "", "each call of the graph equals the function's first one"
+    assert both.over_scatter()[0] == NOT_REPEATABLE
+
+
 def test_nothing_of_a_call_is_kept_that_would_break_the_capture() -> None:
     from microbench import graphed
     from microbench.capture.blockers import blockers
@@ -178,7 +205,7 @@ def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call()
 
 
 def attention(a: Any, weight: Any, otherwise: Any) -> Any:
-    """As a library does that takes another kernel while a capture is going on."""
+    """Like a library that takes another kernel during a capture."""
     return otherwise(a, weight) if torch.cuda.is_current_stream_capturing() else a @ weight
 
 

@@ -488,6 +488,18 @@ def test_two_recordings_one_after_the_other_are_compared(tmp_path: Path) -> None
     assert call("diagnose", before, after, "--fail-on", "idle>5%").exit_code == ExitCode.USAGE
 
 
+def test_two_recordings_that_cannot_be_compared_end_with_4(tmp_path: Path) -> None:
+    made = Recorder()
+    for kernel in range(7):
+        made.runs(1000 * kernel**2)
+        made.launch(f"kernel_{kernel}", 3000)
+    result = call(
+        "diagnose", at(tmp_path, "before.json", made.trace(), 100), at(tmp_path, "after.json", program(), 900)
+    )
+    assert "Nothing can be compared" in result.output
+    assert result.exit_code == ExitCode.UNREADABLE_RUN
+
+
 @pytest.mark.parametrize(("seed", "steps", "judged"), [
     (1, 12, "another GPU"), (2, 3, "too few steps"), (2, 12, "slower"),
 ])  # fmt: skip

@@ -896,6 +896,7 @@ def test_of_processes_that_have_a_gpu_each_one_is_diagnosed() -> None:
     assert (found.steps.count, found.steps.step_s) == (expected.steps.count, expected.steps.step_s)
     assert found.idle.causes == expected.idle.causes
     assert [check.count for check in found.health if "on other GPUs" in check.name] == [len(work) - 1]
+    assert "GPU 0, of several" in screen(found, "", "").blocks[0].about
 
 
 def test_ranges_of_nccl_are_no_steps() -> None:
@@ -915,7 +916,7 @@ def test_overlapping_and_early_work_is_counted() -> None:
     trace.work["end_ns"][3] = trace.work["begin_ns"][4] + 10
     trace.work["begin_ns"][7] = trace.calls["begin_ns"][7] - 5
     names = {check.name: check.count for check in checks(trace, None)}
-    assert names == {"kernels and copies of one stream that overlap": 1, "pieces of work before their call": 1}
+    assert names == {"kernels and copies of one stream that overlap": 1, "kernels and copies before their call": 1}
 
 
 def test_costs_of_another_gpu_are_said() -> None:

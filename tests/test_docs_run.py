@@ -274,7 +274,7 @@ def test_what_a_page_shows_is_what_it_gives(page: str, readers: Path) -> None:
 
 
 def test_only_so_much_is_not_run() -> None:
-    """Each page has so many commands and blocks that are marked as not run. Only a missing GPU or package adds one."""
+    """How many commands and blocks each page marks as not run. Only a missing GPU or package adds one."""
     marked: Counter[str] = Counter()
     run: Counter[str] = Counter()
     for page, found in PAGES.items():

@@ -237,16 +237,17 @@ def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callabl
 
 
 def library(frame: types.FrameType | None) -> str:
-    """The installed package, other than PyTorch but for its scaler, whose code is innermost; "" if the user's is."""
+    """The innermost installed package; "" if the user's own code comes first. Of PyTorch only its scaler counts."""
     while frame is not None:
         file = frame.f_code.co_filename
         package = file.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in file else ""
         if file.endswith("torch/amp/grad_scaler.py"):
             return "torch.amp"
-        if package not in ("", "torch"):
-            return package
-        if not (of_library(frame.f_code) or file.startswith(HERE)):
-            return ""
+        if not file.startswith(HERE):  # which is in a package too where it is installed
+            if package not in ("", "torch"):
+                return package
+            if not of_library(frame.f_code):
+                return ""
         frame = frame.f_back
     return ""
 

@@ -304,7 +304,7 @@ def _after_failure(stream: torch.cuda.Stream) -> None:
 
 
 def marked(one: torch.Tensor) -> Any:
-    """What tells later whether a tensor was written to: its version, which tensors of inference mode do not have."""
+    """What shows later that a tensor was written to: its version, or a copy where inference mode keeps none."""
     return one.clone() if one.is_inference() else one._version
 
 

@@ -34,9 +34,10 @@ CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough 
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
 ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
-RANDOM = "random numbers of "
+RANDOM, USER = "random numbers of ", "your code"
 FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
 OTHER = "the graph computes something else"
+NOT_REPEATABLE = "the function itself is not repeatable from the same start"
 HOW = ("capturable", "foreach", "fused", "differentiable")  # settings of optimizers that no program changes
 KEPT_SHARE = 0.25  # of the free memory, for outputs that are kept
 
@@ -174,12 +175,12 @@ def prove(
                 captured = plan.run(asked, CALLS)
                 if not differences(captured, graph) and changed_on_host(captured.end, graph.end) is None:
                     compared, grown = AsCaptured(function), changed_on_host(eager.end, captured.end)
-                    exact = grown is not None and grown.name.startswith(RANDOM) and not asked.asked_by_user
+                    exact = grown is not None and grown.name.startswith(RANDOM) and asked.by not in ("", USER)
                 start.restore()
                 if grown and not exact:
                     return proof(FROZEN_HOST, grown)
             if exact and grown:
-                scatter = f"what {asked.name or 'PyTorch'} computes under capture, where it draws other random numbers"
+                scatter = f"what {asked.by} computes under capture, where it draws other random numbers"
             elif not exact:
                 moves = {id(one) for one, _ in (moved or [[]])[0]}
                 changes = state_differs(began, eager.end, start, moves)  # if not, no call hangs on those before
@@ -210,7 +211,7 @@ def state_differs(one: After, other: After, start: Kept, moves: set[int]) -> boo
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Algorithms that give the same bits each time, where PyTorch has them."""
+    """Use algorithms that give the same bits each time, where PyTorch has them."""
     torch_settings = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn, filled = torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -316,7 +317,7 @@ class Plan:
         ``exact`` the graph is equal bit by bit, so that any difference counts; ``as_captured`` says to what.
         """
         names = getattr(inspect.unwrap(self._function), "__globals__", {})
-        way: Any = AsCaptured if as_captured else _itself
+        way: Any = AsCaptured if as_captured else lambda one: one
         function = way(self._function)
         base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
         noise = 0.0 if exact else _widest(differences(base, self.run(_aside(function), CHANGE_CALLS)))
@@ -424,13 +425,22 @@ class Both:
             if not is_rounding(deviation):
                 scatter = self._scatter.get(deviation.name)
                 repeats = scatter is None or is_rounding(scatter) or self._over == OVER_NUDGED
-                self.why = OTHER if repeats else "the function itself is not repeatable from the same start"
+                self.why = OTHER if repeats else NOT_REPEATABLE
                 self.difference = deviation.told
         return result
 
     def over_scatter(self) -> tuple[str, Difference | None]:
-        """Why the graph is wrong, "" if it differs by no more than the function's own scatter."""
-        wide = [one for one in self._found.values() if one.relative > self._over * self.widest]
+        """Why the graph is wrong, "" if it differs by no more than the function's own scatter.
+
+        That is the widest of all it returns and leaves, but for other last bits, which each value feels in its own way.
+        """
+        nudged = self._over == OVER_NUDGED
+        unlike = [one for one in self._scatter.values() if not nudged and not is_rounding(one)]
+        if unlike:
+            return NOT_REPEATABLE, unlike[0].told
+        own = {one.name: one.relative for one in self._scatter.values()} if nudged else {}
+        least = 0.0 if nudged else self.widest
+        wide = [one for one in self._found.values() if one.relative > self._over * own.get(one.name, least)]
         if not wide:
             return "", None
         how = f"{wide[0].told.how} ({wide[0].relative:.1g} of all; {self.widest:.1g} lie two of its own calls apart)"
@@ -573,7 +583,7 @@ def between(random: np.random.Generator, number: int) -> None:
 
 
 def _nudging(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with a last bit changed at random in all numbers that it reads."""
+    """The function, which first gets other last bits, at random, in all numbers that it reads."""
 
     def called(*arguments: Any, **named: Any) -> Any:
         for one in reached(function, (arguments, named)).ends.values():
@@ -589,7 +599,7 @@ class AsCaptured:
     """The function, as libraries run it that ask whether a capture is going on, in all calls ``after`` so many."""
 
     def __init__(self, function: Callable[..., Any], after: int = 0) -> None:
-        self._function, self._left, self.name, self.asked_by_user = function, after, "", False
+        self._function, self._left, self.by = function, after, ""  # who asked
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -601,13 +611,9 @@ class AsCaptured:
 
     def _answer(self) -> bool:
         asking = sys._getframe(1)
-        self.name = library(asking) or self.name
-        self.asked_by_user |= not of_library(asking.f_code)
+        if self.by != USER:
+            self.by = (library(asking) or "PyTorch") if of_library(asking.f_code) else USER
         return True
-
-
-def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 def _widest(found: Iterable[Deviation]) -> float:

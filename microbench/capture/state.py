@@ -173,7 +173,7 @@ class Kept:
 
 
 def fill(one: torch.Tensor, values: torch.Tensor) -> None:
-    """Give a tensor other values where it is."""
+    """Write other values into a tensor, in place."""
     with torch.inference_mode(one.is_inference()), torch.no_grad():
         (one.data if one.is_leaf else one.detach()).copy_(values)
 

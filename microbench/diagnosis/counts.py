@@ -384,7 +384,7 @@ class Counting:
     def _calls(self, figure: str, named: str) -> IntArray:
         """The calls that count for a figure, in whole steps. Kernels count only if their family is ``named``.
 
-        A call that submits several pieces of work is there once for each.
+        A call appears once for each kernel or copy that it submits.
         """
         work, kind = self._trace.work, {"copies": "copy", "pageable": "copy", "memsets": "memset", "kernels": "kernel"}
         if figure not in kind:

@@ -32,7 +32,7 @@ def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _in_window(diagnosis: Diagnosis) -> BoolArray:
-    """The work that begins in whole steps, or anywhere without steps, on the GPU whose idle time is known."""
+    """Which work begins in whole steps (anywhere if there are none), on the GPU whose idle time is known."""
     work, idle = diagnosis.trace.work, diagnosis.idle
     begin_ns, end_ns = window_of(diagnosis.trace, diagnosis.steps)
     inside = (work["begin_ns"] >= begin_ns) & (work["begin_ns"] < end_ns)

@@ -130,7 +130,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     if early := int((work["begin_ns"] < begins).sum()):
         share = early / len(work)
         yield Check(
-            "pieces of work before their call", early, share, "the clocks of host and GPU are not aligned",
+            "kernels and copies before their call", early, share, "the clocks of host and GPU are not aligned",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     # In whole microseconds short work has no length, which makes the GPU idle by less than its work takes.

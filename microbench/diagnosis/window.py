@@ -21,6 +21,7 @@ MOST_CALLS = 100_000
 # that a part beside the steps must have.
 MOST_OTHERS, OTHER_CALLS, LEAST_REST = 3, 20_000, 0.25
 
+OTHERS = "kernels and copies of other processes on other GPUs"
 Chosen = npt.NDArray[np.bool_]
 
 
@@ -69,8 +70,7 @@ def of_one_gpu(trace: Trace) -> Trace:
     if not len(users) or work.all() or own[~work].any():
         return trace
     ranges = np.isin(np.array([thread.process for thread in trace.threads])[trace.ranges["thread"]], users)
-    others = "kernels and copies of other processes on other GPUs"
-    unread = {**trace.unread, others: int(np.count_nonzero(~work))}
+    unread = {**trace.unread, OTHERS: int(np.count_nonzero(~work))}
     return msgspec.structs.replace(with_only(trace, work, calls, ranges), unread=unread)
 
 

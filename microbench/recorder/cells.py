@@ -92,7 +92,7 @@ def absent(begin_ns: int, end_ns: int) -> bytes:
 
 
 def locked(frame: int, begin_ns: int, end_ns: int) -> bytes:
-    """The row of a time in which the main thread waited for Python's lock."""
+    """A row that says: from then to then the main thread waited for Python's lock."""
     return SAMPLES_ROW.pack(LOCKED, 0, 0, begin_ns, end_ns, 0, 0, 0, 0, 0, frame, 0)
 
 

@@ -8,6 +8,7 @@ from microbench.diagnosis import ranks, stacks, words
 from microbench.diagnosis.diagnosis import Diagnosis, each
 from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.owners import owners
+from microbench.diagnosis.window import OTHERS
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
 
@@ -36,6 +37,8 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
     trace = diagnosis.trace
     gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     about = [trace.format, *([gpu] if gpu else [])]
+    if OTHERS in trace.unread and diagnosis.idle is not None:
+        about.append(f"GPU {diagnosis.idle.device}, of several")
     return Screen(
         run=costs,
         blocks=(Block(plain(trace.source), tuple(about), tuple(lines)),),
