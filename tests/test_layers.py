@@ -41,7 +41,7 @@ LINES = {
     "core": 1530,  # async functions and generators are run
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
-    "recorder": 1525,  # no coverage of it; times without a processor or Python's lock; signals once
+    "recorder": 1585,  # opens no file while a program runs; times without a processor or the lock; signals once
     "gpu": 8505,
     "meter": 990,
     "experiments": 10370,  # async functions and generators are run; compilers have bounded memory
