@@ -302,6 +302,19 @@ def test_lines_of_a_function_that_belong_together_are_compared(
     assert found.places == {f"cudaStreamSynchronize at train.py:{line} step": count for line, count in more.items()}
 
 
+def test_launches_that_samples_give_to_a_neighbour_are_not_named() -> None:
+    def side(name: str, lines: dict[int, tuple[str, float]]) -> Side:
+        places = {f"cudaLaunchKernel at train.py:{line} {of}": count for line, (of, count) in lines.items()}
+        return Side(name, Counts(figures={"launches": sum(count for _, count in lines.values())},
+                                 places={"launches": places}, steps=50))  # fmt: skip
+
+    before = side("before", {22: ("forward", 40), 51: ("step", 30), 53: ("step", 9)})
+    after = side("after", {20: ("normalize", 1), 22: ("forward", 37), 51: ("step", 33), 53: ("step", 9)})
+    for one, other, more in ((before, after, 1), (after, before, -1)):
+        (found,) = compare(one, other).differences
+        assert found.places == {"cudaLaunchKernel at train.py:20 normalize": more}
+
+
 def test_helpers_of_libraries_are_not_counted_and_other_gpus_agree() -> None:
     def product(names: list[str], gpu: str) -> Trace:
         made = Recorder()

@@ -18,7 +18,7 @@ from microbench.analysis.evidence import Finding, Severity
 from microbench.analysis.stats import Interval, median_interval
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time, counted, plain
-from microbench.diagnosis.counts import FIGURES, ONE_CALL, PLACED, Counting, Counts, Number, count_steps, number
+from microbench.diagnosis.counts import FIGURES, MANY, ONE_CALL, PLACED, Counting, Counts, Number, count_steps, number
 from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis, window_of
 from microbench.diagnosis.idle import CAUSES, gaps_of, stretches
 from microbench.diagnosis.kernel_names import bare
@@ -172,7 +172,8 @@ def _differences(one: Counts, other: Counts, every: tuple[int, int], sides: tupl
                 return {}
             else:
                 both.append(counter.places(figure, name))
-        return _moved(both[0], both[1], every)
+        moved = _moved(both[0], both[1], every)
+        return _without_swaps(moved) if figure in MANY and not name else moved
 
     tables = [
         (figure, "", one.figures.get(figure, 0), other.figures.get(figure, 0)) for figure in FIGURES
@@ -197,6 +198,21 @@ def _moved(one: Mapping[str, Number], other: Mapping[str, Number], every: tuple[
             of[side].append((int(line[0][1:]) if line else 0, place, count * times))
     moved = [change for both in groups.values() for change in _of_lines(*map(sorted, both))]
     return {place: number(more) for place, more in sorted(moved, key=lambda each: -each[1]) if number(more)}
+
+
+def _without_swaps(moved: dict[str, Number]) -> dict[str, Number]:
+    """The places of calls of which there are many, without what is less at one line and as much more at another one:
+    which of two neighbours samples name differs from one recording to the next."""
+    rising = sum(moved.values()) > 0
+    kept = {place: abs(more) for place, more in moved.items() if (more > 0) == rising}
+    for less in sorted((abs(more) for more in moved.values() if (more > 0) != rising), reverse=True):
+        while less > 0 and kept:
+            place = min(kept, key=lambda one: (abs(kept[one] - less), one))
+            both = min(kept[place], less)
+            less -= both
+            kept[place] -= both
+            kept = {one: count for one, count in kept.items() if count > 0}
+    return {one: number(count if rising else -count) for one, count in sorted(kept.items(), key=lambda each: -each[1])}
 
 
 def _of_lines(before: list[Line], after: list[Line]) -> list[tuple[str, float]]:

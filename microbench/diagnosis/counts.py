@@ -58,15 +58,16 @@ CALLS = tuple(
         ("records", r"EventRecord"),
     )
 )
-# Figures whose places are always kept. Launches are many: only those of steps, at lines of code, are.
-PLACED = ("launches", "waits", "blocking_copies", "pageable", "graphs", "updates", "allocations", "frees", "modules")
+# Figures whose places are always kept. Of the first two, which are many, only those of steps and at lines of code are.
+MANY = ("launches", "copies")
+PLACED = (*MANY, "waits", "blocking_copies", "pageable", "graphs", "updates", "allocations", "frees", "modules")
 CHOSEN = ("cuBLAS", "cuDNN", "attention", "NCCL")  # libraries that choose kernels by the GPU
 REDUCES = "at::native::reduce_kernel"  # as these libraries do, it clears memory first where a GPU has many SMs
 # Kinds of steps take turns if, after so many steps, this share of the calls recurs, as often as this.
 IDENTICAL, FEWEST = 0.995, 3
 LONGEST_PLACE, LONGEST_NAME = 120, 1000
 ONE_CALL = "one call"
-DECIDING, NEAR_NS = 20, 20_000  # steps that decide which line a call is in; a sample so far away counts for a quarter
+DECIDING, NEAR_NS = 20, 10_000  # steps that decide which line a call is in; a sample so far away counts for a quarter
 Number = int | float
 
 
@@ -401,7 +402,7 @@ class Counting:
 
     def places(self, figure: str, named: str = "") -> dict[str, Number]:
         """Where in the program the calls of a figure are, and how many a step; of kernels those of a named family."""
-        many = figure == "launches"
+        many = figure in MANY and not named
         calls = self._calls(figure, named)
         if not len(calls) or (many and self._steps is None):
             return {}
