@@ -410,9 +410,9 @@ class Counting:
         # steps decide in which a sample was nearest to it.
         begins = self._steps.calls if self._steps is not None else np.zeros(1, np.int64)
         at = np.searchsorted(begins, calls, "right") - 1
-        position = np.stack([at % self._every, calls - begins[at]], axis=1)
-        _, which, counts = np.unique(position, axis=0, return_inverse=True, return_counts=True)
-        which, far_ns = which.ravel(), self._from_sample_ns(calls)
+        position = (calls - begins[at]) * self._every + at % self._every
+        _, which, counts = np.unique(position, return_inverse=True, return_counts=True)
+        far_ns = self._from_sample_ns(calls)
         order = np.lexsort((far_ns, which))
         rank = np.arange(len(calls)) - np.repeat(np.cumsum(counts) - counts, counts)
         deciding = order[rank < DECIDING] if self._trace.samples is not None or many else order
