@@ -89,8 +89,9 @@ def test_the_oldest_python_is_sampled_too(place: Place, tmp_path: Path) -> None:
 
 
 def test_calls_that_are_asked_name_exactly_the_line_that_makes_them(place: Place, tmp_path: Path) -> None:
-    text = "import time, torch\ndef few():\n    torch.unlocked.stand_in_steps(1, 3)\ndef many():\n    torch.unlocked.stand_in_steps(1, 5)\n"
-    text += "for _ in range(1500):\n    torch.catch_up()\n    few()\n    many()\n    time.sleep(0.001)\n"
+    text = "import time, torch\ndef few():\n    torch.unlocked.stand_in_steps(1, 3)\n"
+    text += "def many():\n    torch.unlocked.stand_in_steps(1, 5)\nfor _ in range(1500):\n"
+    text += "    torch.catch_up()\n    few()\n    many()\n    time.sleep(0.001)\n"
     trace = only(place.recorded(text, tmp_path, how=STACKS))
     waits = np.flatnonzero(["Synchronize" in trace.names[name] for name in trace.calls["name"]])
     behind = np.searchsorted(waits, np.arange(len(trace.calls)))  # the number of waits before each call

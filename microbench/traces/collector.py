@@ -31,6 +31,7 @@ from microbench.traces.trace import (
     Format,
     Loop,
     Pause,
+    Samples,
     Table,
     Thread,
     Trace,
@@ -185,6 +186,7 @@ class Facts:
     loops: tuple[Loop, ...] = ()
     turns: Table = field(default_factory=lambda: np.empty(0, TURNS))
     stacks: Table = field(default_factory=lambda: np.empty(0, STACKS))
+    samples: Samples | None = None
 
 
 class Collector:
@@ -332,6 +334,9 @@ class Collector:
             table["end_ns"] -= first
         facts.turns["at_ns"] -= first
         facts.stacks["at_ns"] -= first
+        taken = facts.samples
+        if taken is not None:
+            taken = taken._replace(at_ns={thread: at_ns - first for thread, at_ns in taken.at_ns.items()})
         return Trace(
             source=source,
             format=facts.format,
@@ -355,6 +360,7 @@ class Collector:
             loops=facts.loops,
             turns=facts.turns,
             stacks=facts.stacks,
+            samples=taken,
         )
 
     def _threads(self) -> list[Thread]:

@@ -383,9 +383,10 @@ class _Reader:
             loops=tuple(texts.loops.values()),
             turns=self._read_turns(),
             stacks=self._read_stacks(),
+            samples=samples,
         )
         trace = collector.finish(self._name, facts)
-        trace = msgspec.structs.replace(trace, samples=samples, processor=_processor(texts), callers=texts.callers)
+        trace = msgspec.structs.replace(trace, processor=_processor(texts), callers=texts.callers)
         return _without_others(trace) if windows else trace
 
     def _read_turns(self) -> Table:
@@ -428,6 +429,8 @@ class _Reader:
         submitting = {thread: numbers[thread] for thread in most if thread != NONE}
         each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
         main_lines = lines(each[main], lambda key: self._named_line(key, "main thread at "))
+        taken = {one: np.concatenate([rows["begin_ns"], rows["end_ns"]]).astype(np.int64) for one, rows in each.items()}
+        at_ns = {thread: np.unique([*taken[one], *taken[main]]) for thread, one in submitting.items()}
         for thread, number in submitting.items():
             found = lines(each[number], self._named_line)
             found = within(found if number == main else filled(found, main_lines), first_ns, last_ns)
@@ -437,7 +440,7 @@ class _Reader:
             of_main = 0 if number == main else NONE
             for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, of_main), (cells.LOCKED, of_main)):
                 self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
-        return counted(list(each.values()))
+        return counted(list(each.values()), at_ns)
 
     def _known_exactly(self, kind: int, thread: int) -> Lines:
         """The times in which a thread collected Python's garbage, or had no processor or not Python's lock."""

@@ -85,11 +85,13 @@ class Thread(NamedTuple):
 
 class Samples(NamedTuple):
     """Samples of what host code was doing: how many, how many of them were taken too late, and the mean time in ns from
-    one to the next of a thread. The ranges made of them begin and end up to so much too early or too late."""
+    one to the next of a thread. The ranges made of them begin and end up to so much too early or too late. ``at_ns``
+    has by thread when they were taken, sorted; of equal ones in a row only the first and the last."""
 
     taken: int
     late: int
     every_ns: int
+    at_ns: Mapping[int, npt.NDArray[np.int64]] = {}
 
 
 class Pause(NamedTuple):
