@@ -31,8 +31,9 @@ EARLY_LAUNCHES = ("LaunchKernelEx",)
 WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
 # The clocks of host and GPU are aligned no better than this.
 UNALIGNED_NS = 10_000
-# A trace without steps needs so many pieces of work, or so much time of them, for a verdict.
-FEWEST_WORK, LEAST_WORK_S = 10, 10e-3
+# A trace without steps, or with fewer of them that nothing marks, needs so many pieces of work, or so much of their time,
+# for a verdict.
+FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 KERNEL = WORK_KINDS.index("kernel")
 # Steps of which less recurs are no steps that a graph could replace.
 ALIKE = 0.5
@@ -106,7 +107,8 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             advice="Record them: `nsys profile --cuda-graph-trace=node COMMAND`",
         )  # fmt: skip
     works_s = float((work["end_ns"] - work["begin_ns"]).sum()) * 1e-9
-    if steps is None and len(work) < FEWEST_WORK and works_s < LEAST_WORK_S:
+    by_chance = steps is None or (steps.found == "repetition" and steps.count < FEWEST_TURNS)
+    if by_chance and len(work) < FEWEST_WORK and works_s < LEAST_WORK_S:
         yield Check(
             "pieces of work in all", len(work), 0.0, "too few to say what the GPU waits for",
             ("idle time", "prediction"),
@@ -135,7 +137,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     if trace.resolution_ns >= 1000:
         yield Check(
             "times in whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
-            ("short gaps", "prediction"),
+            ("short gaps", "prediction"), "Times are in whole microseconds, so gaps of a few µs are rounded away",
             advice="Record again with a newer PyTorch, which writes ns",
         )  # fmt: skip
     begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
@@ -183,9 +185,8 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         share = count / (count + len(work) + len(calls)) if timeless else 0.0
         yield Check(
             f"left out: {kind}", count, share,
-            "nobody knows what was then" if timeless else "too many to keep, so they are not part of the diagnosis",
+            "nobody knows what was then" if timeless else "they are not part of the diagnosis",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
-            advice=ANEW if timeless else "Choose a part of the trace: `microbench diagnose FILE --from 1s --to 2s`",
         )  # fmt: skip
 
 

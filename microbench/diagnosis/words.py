@@ -37,7 +37,7 @@ SUITE = "diagnose"
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 LONGEST_NAME = 60
-FEWEST_LAUNCHES = 20  # for each time that a step stops, of one that may be captured in large pieces
+FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
 
@@ -439,8 +439,9 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold=f"another layer saves {round_percent(WORTH)} of the step by the run's own costs",
             advice=text,
         )
-    stops = sum(blocker.count for blocker in diagnosis.recorded.blockers)
-    unbroken = not diagnosis.recorded.replays and diagnosis.recorded.launches >= FEWEST_LAUNCHES * stops
+    blockers = diagnosis.recorded.blockers  # a pageable copy also has a wait
+    stops = [sum(one.count for one in blockers if one.why == why) for why in advice.FIRST]
+    unbroken = not diagnosis.recorded.replays and diagnosis.recorded.launches >= FEWEST_LAUNCHES * max(stops)
     if _unpredicted(diagnosis, diagnosis.recorded) and unbroken and diagnosis.bound == "launch-bound":
         yield _by_library(diagnosis, late.format("each step"))
     elif diagnosis.graph is None and advice.program_of(diagnosis.trace) in ("jax", "generate"):
@@ -474,20 +475,26 @@ def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield from _library(diagnosis)
 
 
-BEST = {"waits": "Without waiting for the GPU inside it", "pinned": "With pinned memory"}
+# Remedies that the calls to change are named with: why these are in the way, and what a step is without that.
+BEST = {
+    "waits": ("waits for the GPU", "Without waiting for the GPU inside it"),
+    "pinned": ("copies pageable memory", "With pinned memory"),
+}
 
 
 def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The remedy that saves most, if it is one of BEST; others have findings of their own."""
     for best in diagnosis.remedies[:1]:
-        if best.name in BEST:
+        if best.name in BEST and diagnosis.recorded is not None:
+            why, name = BEST[best.name]
+            which = [blocker_words(one) for one in diagnosis.recorded.blockers if one.why == why][:2]
             yield Finding(
                 rule="diagnose.best",
                 severity="advice",
-                title=f"{BEST[best.name]} a step takes {as_time(best.step_s)}, {times(best.speedup)} as fast",
+                title=f"{name} a step takes {as_time(best.step_s)}, {times(best.speedup)} as fast",
                 text="No other single change saves more.",
                 threshold=f"the change that saves most, if it saves {round_percent(WORTH)} of the step",
-                advice=best.what[0].upper() + best.what[1:],
+                advice=best.what[0].upper() + best.what[1:] + (f": {'; '.join(which)}" if which else ""),
             )
 
 
@@ -678,6 +685,11 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
         ("copies", "diagnose.copies", _copying(diagnosis.trace)),
         ("waits", "diagnose.waits", "Wait less often"),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
+        (
+            "device gaps",
+            "diagnose.device_gaps",
+            "Fuse kernels, or give each more work: every kernel has a gap behind it",
+        ),
     )
     alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
     if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
