@@ -125,7 +125,7 @@ def test_the_json_has_the_largest_kernels_by_family_and_a_busy_gpu_is_told_them(
         made.launch("my_kernel(float*)", 200_000)
     found = diagnosed(made)
     told = json.loads(msgspec.json.encode(answer(found)))["kernels"]
-    assert [(one["name"], one["number"]) for one in told] == [
+    assert [(one["name"], one["count"]) for one in told] == [
         ("matrix product", 2), ("my_kernel", 1), ("NCCL AllReduce", 1),
     ]  # fmt: skip
     assert told[0]["seconds"] == pytest.approx(800_192e-9)

@@ -132,7 +132,7 @@ class Graph(msgspec.Struct, frozen=True):
     speedup_high: float
     graphs: int
     making_s: float
-    break_even: int | None
+    break_even: int
 
     @property
     def doubtful(self) -> bool:

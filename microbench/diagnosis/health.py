@@ -31,8 +31,7 @@ EARLY_LAUNCHES = ("LaunchKernelEx",)
 WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
 # The clocks of host and GPU are aligned no better than this.
 UNALIGNED_NS = 10_000
-# A trace without steps, or with fewer of them that nothing marks, needs so many pieces of work, or so much of their time,
-# for a verdict.
+# A trace without steps, or with few of them that nothing marks, needs so many pieces of work, or so much time of them.
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 KERNEL = WORK_KINDS.index("kernel")
 # Steps of which less recurs are no steps that a graph could replace.

@@ -24,7 +24,6 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
-from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause, said
 from microbench.diagnosis.owners import FRAMEWORK, HELPS, LOADER, LOCK, NAMELESS, WAITING, Owner, owners
 from microbench.diagnosis.recorded import Blocker, Recorded
@@ -183,7 +182,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
         title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
-    if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
+    blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
+    if bound == "wait-bound" and (waits := sum(one.count for one in blockers if one.why == "waits for the GPU")):
         title += f", because the host waits {counted(max(round(waits), 1), 'time')} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
         title += f", because the program's own work takes {as_time(_own_s(diagnosis))} of it"
@@ -243,7 +243,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             yield Finding(
                 rule="diagnose.health",
                 severity="warning",
-                title=_check_words(check),
+                title=check.title or check.words + (f" ({percent(check.share)})" if check.share else ""),
                 text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
                 threshold="a check that forbids a verdict",
                 advice=check.advice,
@@ -303,12 +303,6 @@ def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
 
 
-def _check_words(check: Check) -> str:
-    if check.title:
-        return check.title
-    return f"{check.words} ({percent(check.share)})" if check.share else check.words
-
-
 def other_work(trace: Trace, count: int) -> str:
     """What a trace has besides kernels: "copy" or "copies", "memsets", or both."""
     kinds = {WORK_KINDS[kind] for kind in set(trace.work["kind"].tolist())} - {"kernel"}
@@ -331,11 +325,6 @@ def speedup(diagnosis: Diagnosis) -> str:
     if step is not None and not (step.measured or step.given) and assumes(step):
         return range_
     return f"about {times(graph.speedup)} ({range_})"
-
-
-def pays_off(graph: Graph) -> str:
-    """After how many steps the graph has paid for its capture: "pays off after 6 steps"."""
-    return "never faster" if graph.break_even is None else f"pays off after {counted(graph.break_even, 'step')}"
 
 
 def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -374,13 +363,14 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     if graph.graphs > advice.MOST_GRAPHS:
         yield from _in_pieces(diagnosis, diagnosis.recorded, graph)
         return
+    pays = f"pays off after {counted(graph.break_even, 'step')}"
     shapes = f"{step.every} kinds of steps take turns, and each needs a graph of its own. " if step.every > 1 else ""
     yield Finding(
         rule="diagnose.graph",
         severity="advice",
         title=(
             f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
-            f"{speedup(diagnosis)} as fast; capture takes {as_time(graph.making_s)}, {pays_off(graph)}"
+            f"{speedup(diagnosis)} as fast; capture takes {as_time(graph.making_s)}, {pays}"
         ),
         text=f"{shapes}A replay uses the memory of the capture: write results in place, and compare a replay with a "
         f"step.{replaced}",
@@ -563,11 +553,6 @@ def _processor(diagnosis: Diagnosis, processor: Processor | None) -> Iterator[Fi
         threshold=f"{round_percent(READY)} of the sampled time, by the kernel's own count",
         advice="Give it more processors (the container's limit), or fewer threads: OMP_NUM_THREADS, num_workers",
     )
-
-
-def waits_of(recorded: Recorded) -> float:
-    """How often the host waits for the GPU in a step."""
-    return sum(blocker.count for blocker in recorded.blockers if blocker.why == "waits for the GPU")
 
 
 def blocker_words(blocker: Blocker) -> str:

@@ -171,11 +171,9 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
         parts: list[tuple[str, float, Tone]] = [
             ("work", idle.busy_s - idle.exposed_s, TONES["work"]),
             ("communication alone", idle.exposed_s, "on_second"),
-            *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES),
+            *((said(diagnosis.trace, cause), idle.causes[cause], TONES[cause]) for cause in CAUSES),
         ]
-        rows = [
-            _row(diagnosis, said(diagnosis.trace, name), seconds, tone) for name, seconds, tone in parts if seconds > 0
-        ]
+        rows = [_row(diagnosis, name, seconds, tone) for name, seconds, tone in parts if seconds > 0]
         about, notes = f"the GPU with most work, {each}", ("The parts add up to the recorded time.",)
         result.append(Table("Where the time goes", about, columns("", "time", "share"), tuple(rows), notes))
         rows = [
@@ -246,7 +244,10 @@ def answer(diagnosis: Diagnosis) -> dict[str, object]:
         "graph": None if graph is None else msgspec.to_builtins(graph),
         "blockers": msgspec.to_builtins(diagnosis.recorded.blockers) if diagnosis.recorded is not None else [],
         "why_no_graph": diagnosis.why_no_graph,
-        "kernels": [{**one._asdict(), "most": plain(one.most)} for one in largest(diagnosis)[:LISTED]],
+        "kernels": [
+            {"name": plain(one.name), "count": one.number, "seconds": one.seconds, "most": plain(one.most)}
+            for one in largest(diagnosis)[:LISTED]
+        ],
         "advice": msgspec.to_builtins(diagnosis.remedies),
         "findings": [one.words for one in words.findings(diagnosis)],
     }  # fmt: skip
