@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,6 +27,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -96,6 +98,8 @@ enum { MOST_CELLS = 8192, FULL_CELLS = MOST_CELLS - LONGEST_TEXT / TEXT_BYTES - 
  * signal handler that runs this, so there are LOCK_ROUNDS rounds. */
 enum { MOST_CALLS = 1200, BEGUN_SLOTS = 1024, CALL_ROWS = 2048, LOCK_TRIES = 20000, LOCK_ROUNDS = 200 };
 enum { FLUSH_MS = 200, FORCED = 1, FAR_FILE = 900, MOST_GPUS = 64, MOST_PATH = 4096 };
+/* Bytes at each end of a cause that are kept: some file systems have links of 1024 bytes at most. */
+enum { HALF_REASON = 300, MOST_REASONS = 100 };
 enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
 /* Unless it is told otherwise the recording pauses now and then: the first window and the first pause, each twice as
  * long as the one before it, and the longest of each. Pauses show the step without the recorder. */
@@ -214,14 +218,17 @@ static bool heard[2][MOST_CALLS];     /* calls that are recorded now */
 static bool quiet;                    /* CUPTI is off */
 static bool last_window;              /* no other follows */
 static unsigned window;
-static uint64_t window_begin_ns;
+static _Atomic uint64_t window_begin_ns;
 static double window_s, every_s;      /* of the settings; 0 where windows grow */
 
 /* What Python shares: the thread that launched first; whether a window is open; what it shall call microbench_switch
- * for, at the end of a turn of a loop; and whether it can do so. */
+ * for, at the end of a turn of a loop; whether it can do so; and whether it answers which line calls. Then the call that
+ * asks: its state (NOBODY to ANSWERED), whether its thread turned out to run no Python, this thread, and its begin. */
 EXPORTED struct {
-    _Atomic uint32_t first_thread, window_open, wanted, can_switch;
+    _Atomic uint32_t first_thread, window_open, wanted, can_switch, answers, asks, no_python, unused;
+    _Atomic uint64_t thread, at_ns;
 } microbench_shared;
+enum { NOBODY, ABOUT_TO_ASK, ASKS, LOOKED_AT, ANSWERED };
 enum { TURN_OFF = 1, TURN_ON };
 
 /* What microbench_end is called for. */
@@ -237,17 +244,6 @@ static void keep(char *target, const char *text) {
     if (length && length < MOST_PATH) memcpy(target, text, length + 1);
 }
 
-/* Write a string of JSON. */
-static void put_quoted(FILE *target, const char *text) {
-    fputc('"', target);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') fprintf(target, "\\%c", *text);
-        else if ((unsigned char)*text < ' ') fprintf(target, "\\u%04x", *text);
-        else fputc(*text, target);
-    }
-    fputc('"', target);
-}
-
 /* Say why the process is not recorded, or not to its end. */
 __attribute__((format(printf, 2, 3))) static bool refuse(const char *next_step, const char *format, ...) {
     va_list arguments;
@@ -258,19 +254,38 @@ __attribute__((format(printf, 2, 3))) static bool refuse(const char *next_step, 
     return false;
 }
 
-/* Leave the reason for the end of microbench. */
+/* Write a string of JSON and return its end. Of a long text the middle is left out. */
+static char *put_quoted(char *target, const char *text) {
+    size_t length = strlen(text);
+    *target++ = '"';
+    for (const char *at = text; *at; at++) {
+        if (length > 2 * HALF_REASON && at == text + HALF_REASON) {
+            target += sprintf(target, "...");
+            at = text + length - HALF_REASON;
+        }
+        bool escaped = *at == '"' || *at == '\\' || (unsigned char)*at < ' ';
+        target += sprintf(target, escaped ? "\\u%04x" : "%c", (unsigned char)*at);
+    }
+    *target++ = '"';
+    return target;
+}
+
+/* Leave a reason for the end of `microbench watch`. A symbolic link says it, because a file that is opened has for a
+ * moment the lowest free number, which another thread of the program sees or expects for its own. */
+EXPORTED void microbench_leave_reason(const char *cause, const char *next_step) {
+    char name[MOST_PATH + 32], said[2 * (12 * HALF_REASON + 8)] = "[", *end = put_quoted(said + 1, cause);
+    *end++ = ',';
+    strcpy(put_quoted(end, next_step), "]");
+    for (int number = 1; *reasons && number < MOST_REASONS; number++) {
+        snprintf(name, sizeof name, "%s/%d-%d", reasons, (int)getpid(), number);
+        if (!symlink(said, name) || errno != EEXIST) return;
+    }
+}
+
 static void leave_reason(void) {
-    char name[MOST_PATH + 32], *next_step = strrchr(reason, '\n');
-    snprintf(name, sizeof name, "%s/%d", reasons, (int)getpid());
-    FILE *target = *reasons ? fopen(name, "ae") : NULL;
-    if (!target) return;
-    *next_step++ = 0;
-    fputc('[', target);
-    put_quoted(target, reason);
-    fputs(", ", target);
-    put_quoted(target, next_step);
-    fputs("]\n", target);
-    fclose(target);
+    char *next_step = strrchr(reason, '\n');
+    *next_step = 0;
+    microbench_leave_reason(reason, next_step + 1);
 }
 
 /* Say once that this process is a fork of a recorded one, and uses the GPU. */
@@ -510,6 +525,71 @@ static void find_stream_and_event(uint8_t action, const Called *data, uint32_t *
     if (!cupti.get_stream_id(data->context, handle, (action & PER_THREAD) != 0, &number)) *stream = number;
 }
 
+/* Which line of Python calls. Samples at random times name a line nearby of a call that is short, so now and then a thread
+ * that enters a call waits until Python's thread of samples has seen its stack: at most HELD_NS, and for no more than a
+ * HELD_PARTth of a window. Each function of CUDA has its turns, at one of its calls by chance. A thread that keeps
+ * Python's lock within a call cannot be answered, and asks less and less often. */
+
+enum { TURN_NS = 4000000, MOST_PAUSE_NS = 1000000000, HELD_NS = 500000, HELD_PART = 100 };
+static struct {
+    _Atomic uint64_t next_ns;
+    _Atomic uint32_t calls, left_out;
+} asking[2][MOST_CALLS];
+static _Atomic uint64_t held_ns; /* in this window */
+
+static uint64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+static void ask(uint32_t api, uint32_t number, uint64_t at_ns) {
+    static _Thread_local uint64_t random, pause_ns = TURN_NS;
+    static _Thread_local bool no_python;
+    uint32_t nobody = NOBODY, calls = READ(asking[api][number].calls) + 1, left_out = READ(asking[api][number].left_out);
+    uint64_t began_ns, took_ns;
+    SET(asking[api][number].calls, calls);
+    if (no_python || !READ(microbench_shared.answers) || at_ns < READ(asking[api][number].next_ns)) return;
+    if (left_out) {
+        SET(asking[api][number].left_out, left_out - 1);
+        return;
+    }
+    if (HELD_PART * READ(held_ns) > at_ns - window_begin_ns) return;
+    if (!atomic_compare_exchange_strong(&microbench_shared.asks, &nobody, ABOUT_TO_ASK)) return;
+    began_ns = monotonic_ns();
+    SET(microbench_shared.thread, (uint64_t)pthread_self());
+    SET(microbench_shared.at_ns, at_ns);
+    microbench_shared.no_python = false;
+    microbench_shared.asks = ASKS;
+    syscall(SYS_futex, &microbench_shared.asks, FUTEX_WAKE_PRIVATE, 1, NULL);
+    do {
+        sched_yield();
+        took_ns = monotonic_ns() - began_ns;
+    } while (microbench_shared.asks != ANSWERED && took_ns < HELD_NS);
+    no_python = microbench_shared.no_python;
+    pause_ns = microbench_shared.asks == ANSWERED ? TURN_NS : pause_ns < MOST_PAUSE_NS ? 2 * pause_ns : pause_ns;
+    microbench_shared.asks = NOBODY;
+    held_ns += took_ns;
+    random = (random ^ at_ns) * 6364136223846793005u + 1442695040888963407u;
+    SET(asking[api][number].next_ns, at_ns + took_ns + pause_ns / 2 + (random >> 32) % pause_ns);
+    SET(asking[api][number].left_out, (random >> 16) % calls);
+    SET(asking[api][number].calls, 0);
+}
+
+/* Wait until a call asks, at most for a time. Returns whether one does. */
+EXPORTED int microbench_asked(double seconds) {
+    struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
+    uint32_t state = READ(microbench_shared.asks);
+    if (state != ASKS) syscall(SYS_futex, &microbench_shared.asks, FUTEX_WAIT_PRIVATE, state, &left, NULL, 0);
+    return READ(microbench_shared.asks) == ASKS;
+}
+
+/* Python looks at the stack of the call that asks, or has done so. Returns whether the call has waited for it. */
+EXPORTED int microbench_answer(int done) {
+    uint32_t before = done ? LOOKED_AT : ASKS;
+    return atomic_compare_exchange_strong(&microbench_shared.asks, &before, before + 1);
+}
+
 /* The program enters a call that is recorded, or leaves it. Within a call of the runtime, one of the driver with the
  * same correlation is no call of the program. */
 static void called(void *unused, uint32_t domain, uint32_t number, const void *about) {
@@ -524,6 +604,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
         if (runtime) SET(*own, data->correlation);
         if (paused && !waits(action)) return;
         if (runtime || READ(*own) != data->correlation) cupti.get_timestamp(data->kept);
+        if (*data->kept && action && !paused) ask(domain - 1, number, *data->kept);
         return;
     }
     uint64_t begin_ns = *data->kept, end_ns, event;
@@ -599,7 +680,7 @@ static bool begin_window(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number) && !last_window;
     if (goes_on) {
-        launched = finished = first_launch = last_counted = 0;
+        launched = finished = first_launch = last_counted = held_ns = 0;
         window++;
         window_begin_ns = now_ns();
         microbench_shared.window_open = 1;
@@ -784,7 +865,7 @@ static bool open_file(const char *folder, const char *given, const char *program
     }
     if (file < 0) return errno == EEXIST ? refuse("give the name of a new file", "%s exists", path) : unwritable(errno);
     struct rlimit most; /* files that are allowed */
-    uint64_t far_number = getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > FAR_FILE ? FAR_FILE : most.rlim_cur / 8 * 7;
+    uint64_t far_number = getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > FAR_FILE ? FAR_FILE : most.rlim_cur * 7 / 8;
     int far = fcntl(file, F_DUPFD_CLOEXEC, (int)far_number); /* out of the way of the program's own */
     if (far >= 0) {
         close(file);
@@ -893,6 +974,7 @@ static void clear(void) {
     launched = finished = first_launch = last_call = last_counted = dropped_calls = 0;
     ending = locked_out = quiet = last_window = false;
     microbench_shared.first_thread = microbench_shared.wanted = microbench_shared.can_switch = 0;
+    microbench_shared.answers = microbench_shared.asks = held_ns = 0;
     microbench_shared.window_open = 1;
     generation++;
     stopped = forked = told_of_fork = false;
@@ -1001,7 +1083,10 @@ EXPORTED const char *microbench_begin(
         refuse("let it end before another one begins", "microbench records this process already");
         return reason;
     }
-    if (!atomic_exchange(&marks, true)) pthread_atfork(NULL, NULL, mark_fork);
+    if (!atomic_exchange(&marks, true)) {
+        pthread_atfork(NULL, NULL, mark_fork);
+        dlopen("libgcc_s.so.1", RTLD_NOW); /* Python ends threads by it, which abort if it cannot be opened then */
+    }
     clear();
     keep(reasons, folder_of_reasons);
     window_s = window, every_s = every;
