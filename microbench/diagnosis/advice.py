@@ -40,6 +40,7 @@ HOW: Mapping[Program, str] = {
 SUBMITTING: tuple[Bound, ...] = ("launch-bound", "host-bound", "wait-bound", "mixed")
 # A step that waits so often that it would need more graphs than this is no graph until the waits are gone.
 MOST_GRAPHS = 3
+METHODS = ("forward", "__call__", "training_step")  # which `microbench graph` cannot take from a file
 VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
 ARGUMENTS = (4, 1, 0)  # of the launches whose costs are compared, in this order
 
@@ -62,7 +63,9 @@ def program_of(trace: Trace) -> Program:
     layer = layer_of(trace)
     is_torch = layer == "torch_eager" or "torch" in packages
     if is_torch:
-        texts = [loop.place for loop in trace.loops] + list(trace.names)
+        # Samples also find modules that are only imported, outside of what is diagnosed.
+        called = (trace.names[name] for name in np.unique(trace.ranges["name"]).tolist() if name != NONE)
+        texts = [loop.place for loop in trace.loops] + [name for name in called if not name.endswith("<module>")]
         if "torch_geometric" in packages:
             return "graphs"
         for program, parts in MARKS:
@@ -86,12 +89,23 @@ def how(diagnosis: Diagnosis) -> str:
 
 def target(diagnosis: Diagnosis) -> str:
     """The step of a program of PyTorch for `microbench graph`: "train.py::step"; "" for another program."""
-    steps = diagnosis.steps
-    if program_of(diagnosis.trace) not in ("torch", "training", "graphs"):
+    steps, trace = diagnosis.steps, diagnosis.trace
+    place = plain(steps.name) if steps is not None and steps.found == "loop" else ""
+    library = any(loop.place == place and not loop.own for loop in trace.loops)  # such as a trainer's loop
+    if library or program_of(trace) not in ("torch", "training", "graphs"):
         return ""
-    file, _, rest = plain(steps.name if steps is not None and steps.found == "loop" else "").partition(":")
+    file, _, rest = place.partition(":")
     name = rest if rest.isidentifier() else "STEP"  # of --step FILE:FUNCTION; a loop has a line
+    within = _function(place)
+    called = {_function(one) for one, by in trace.callers.items() if within in map(_function, by)} - {within}
+    if name == "STEP" and len(called) == 1 and (only := called.pop())[1].isidentifier() and only[1] not in METHODS:
+        file, name = only
     return f"{file if file.endswith('.py') else 'FILE.py'}::{name}"
+
+
+def _function(line: str) -> tuple[str, str]:
+    """The file and the function of "train.py:88 step"."""
+    return line.rpartition(":")[0], line.rpartition(" ")[2]
 
 
 def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
