@@ -52,7 +52,7 @@ LINES = {
     "explain": 6370,
     "archive": 1935,
     "traces": 3370,
-    "diagnosis": 6410,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
+    "diagnosis": 6425,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8375,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
