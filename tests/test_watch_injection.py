@@ -526,7 +526,7 @@ RAN = ("init", "steps", 3, "say", "ran")
     ({"STAND_IN_STATUS": "39", "NSYS_PROFILING_SESSION_ID": "1"}, "Nsight Systems is attached", "without the other"),
     ({"STAND_IN_STATUS": "15"}, "CUPTI_ERROR_NOT_INITIALIZED (15)", "nvidia-smi"),
     ({"recordings": 'go"ne\t'}, 'go"ne /not_python', "-o"),
-    ({"recordings": "/".join(["long" * 60] * 4)}, "long/not_python", "-o"),
+    ({"recordings": "/".join(["long" * 60] * 4)}, "longlong", "-o"),
 ])  # fmt: skip
 def test_what_cannot_be_recorded_is_told_and_the_program_runs_on(
     other: NotPython, tmp_path: Path, variables: dict[str, str], cause: str, next_step: str
