@@ -24,6 +24,7 @@ from microbench.diagnosis.kernel_names import OWN, bare, family
 from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.words import findings
 from microbench.library.answers import costs_of
+from microbench.recorder import cells
 from microbench.report.sheets.counts import MOST_LINES, changed_markdown
 from microbench.traces.reading import read
 from microbench.traces.trace import Memory, Trace
@@ -255,6 +256,63 @@ def test_the_same_program_recorded_twice_has_the_same_counts(tmp_path: Path) -> 
     assert both[0].kernels == {"my_kernel": 8}
     for field in ("figures", "kernels", "copies", "places", "some", "libraries"):
         assert getattr(both[0], field) == getattr(both[1], field)
+
+
+def test_a_short_call_is_at_the_line_of_its_nearest_samples(tmp_path: Path) -> None:
+    """A line takes 20 us of a step of 1 ms, with a sample each 2 ms: most steps have none in it."""
+    parts = [cells.text(cells.FRAME, line, f"0 own train.py:{line} step") for line in (1, 2, 3)]
+    parts.append(cells.text(cells.NAME, 4096, "_Z9my_kernelPfi"))
+    for step in range(600):
+        for place, at_us in enumerate((100, 300, 500, 700, 900)):
+            correlation, now_us = 10 * step + place + 1, 1000 * step + at_us
+            call = {"detail": make_recording.LAUNCH, "correlation": correlation, "place": 9}
+            parts.append(make_recording.row(cells.RUNTIME, now_us, 3, **call))
+            work = {"correlation": correlation, "stream": 7, "size": 24, "flags": 256, "name": 4096}
+            parts.append(make_recording.row(cells.KERNEL, now_us + 5, 2, **work))
+        call = {"detail": make_recording.SYNCHRONIZE, "correlation": 10 * step + 9, "place": 9}
+        parts.append(make_recording.row(cells.RUNTIME, 1000 * step + 950, 4, **call))
+    for sample in range(370):
+        at_us = 1618 * sample
+        line = 1 if at_us % 1000 < 490 else 2 if at_us % 1000 < 510 else 3
+        parts.append(make_recording.sampled(9, line, at_us / 1000, at_us / 1000))
+    path = tmp_path / "0.rows"
+    path.write_bytes(make_recording.recording(*parts))
+    found = counts_of(read(path))
+    assert found.places["waits"] == {"cudaStreamSynchronize at train.py:3 step": 1}
+    at_lines = {f"cudaLaunchKernel at train.py:{line} step": count for line, count in ((1, 2), (2, 1), (3, 2))}
+    assert found.places["launches"] == at_lines
+
+
+@pytest.mark.parametrize(("before", "after", "more"), [
+    ({60: 1}, {41: 1, 61: 1}, {41: 1}),  # a new line ahead of one that moved
+    ({60: 1}, {61: 1, 63: 1}, {63: 1}),
+    ({51: 0.02}, {47: 1, 53: 0.02}, {47: 1}),  # beside one that few steps reach
+    ({60: 3}, {70: 4}, {70: 1}),
+    ({60: 2, 62: 1}, {60: 1}, {60: -2}),
+    ({60: 2, 64: 1}, {70: 2}, {64: -1}),
+])  # fmt: skip
+def test_lines_of_a_function_that_belong_together_are_compared(
+    before: dict[int, float], after: dict[int, float], more: dict[int, float]
+) -> None:
+    def side(name: str, lines: dict[int, float]) -> Side:
+        places = {f"cudaStreamSynchronize at train.py:{line} step": count for line, count in lines.items()}
+        return Side(name, Counts(figures={"waits": sum(lines.values())}, places={"waits": places}, steps=50))
+
+    (found,) = compare(side("before", before), side("after", after)).differences
+    assert found.places == {f"cudaStreamSynchronize at train.py:{line} step": count for line, count in more.items()}
+
+
+def test_launches_that_samples_give_to_a_neighbour_are_not_named() -> None:
+    def side(name: str, lines: dict[int, tuple[str, float]]) -> Side:
+        places = {f"cudaLaunchKernel at train.py:{line} {of}": count for line, (of, count) in lines.items()}
+        return Side(name, Counts(figures={"launches": sum(count for _, count in lines.values())},
+                                 places={"launches": places}, steps=50))  # fmt: skip
+
+    before = side("before", {22: ("forward", 40), 51: ("step", 30), 53: ("step", 9)})
+    after = side("after", {20: ("normalize", 1), 22: ("forward", 37), 51: ("step", 33), 53: ("step", 9)})
+    for one, other, more in ((before, after, 1), (after, before, -1)):
+        (found,) = compare(one, other).differences
+        assert found.places == {"cudaLaunchKernel at train.py:20 normalize": more}
 
 
 def test_helpers_of_libraries_are_not_counted_and_other_gpus_agree() -> None:

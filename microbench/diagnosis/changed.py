@@ -7,8 +7,8 @@ of one program do.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from microbench.analysis.evidence import Finding, Severity
 from microbench.analysis.stats import Interval, median_interval
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time, counted, plain
-from microbench.diagnosis.counts import FIGURES, ONE_CALL, PLACED, Counting, Counts, Number, count_steps, number
+from microbench.diagnosis.counts import FIGURES, MANY, ONE_CALL, PLACED, Counting, Counts, Number, count_steps, number
 from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis, window_of
 from microbench.diagnosis.idle import CAUSES, gaps_of, stretches
 from microbench.diagnosis.kernel_names import bare
@@ -38,6 +38,7 @@ LIMIT = re.compile(r"([a-z][a-z_ -]*?)\s*>\s*(\+?)\s*(\d+(?:\.\d+)?)\s*(%?)")
 LINE_NUMBER = re.compile(r":\d+(?= )")
 LAUNCH_ARGUMENTS = (4, 1, 0)  # of the launch whose cost is the limit of a short kernel, in this order
 
+Line = tuple[int, str, float]  # its number, the place, and how often a step is there
 Judged = Literal["slower", "faster", "within noise", "too few steps", "another GPU"]
 
 
@@ -171,7 +172,8 @@ def _differences(one: Counts, other: Counts, every: tuple[int, int], sides: tupl
                 return {}
             else:
                 both.append(counter.places(figure, name))
-        return _moved(both[0], both[1], every)
+        moved = _moved(both[0], both[1], every)
+        return _without_swaps(moved) if figure in MANY and not name else moved
 
     tables = [
         (figure, "", one.figures.get(figure, 0), other.figures.get(figure, 0)) for figure in FIGURES
@@ -186,16 +188,49 @@ def _differences(one: Counts, other: Counts, every: tuple[int, int], sides: tupl
 
 
 def _moved(one: Mapping[str, Number], other: Mapping[str, Number], every: tuple[int, int]) -> dict[str, Number]:
-    """The places that a step is at more or less often, by how much. The number of a line may change; its function and
-    what it calls are the place."""
-    whole: Counter[str] = Counter()
-    shown: dict[str, str] = {}
-    for places, sign in ((one, -every[0]), (other, every[1])):
-        for place, count in places.items():
-            key = LINE_NUMBER.sub("", place)
-            whole[key] += sign * count  # type: ignore[assignment]
-            shown[key] = place
-    return {shown[key]: number(more) for key, more in whole.most_common() if number(more)}
+    """The places that a step is at more or less often, by how much, those with most more first. The numbers of lines
+    may change: in a function the lines of both sides that belong together are those that leave the fewest changes."""
+    groups: dict[str, tuple[list[Line], list[Line]]] = {}
+    for side, (places, count) in enumerate(zip((one, other), every, strict=True)):
+        for place, times in places.items():
+            line = re.search(LINE_NUMBER, place)
+            of = groups.setdefault(LINE_NUMBER.sub("", place), ([], []))
+            of[side].append((int(line[0][1:]) if line else 0, place, count * times))
+    moved = [change for both in groups.values() for change in _of_lines(*map(sorted, both))]
+    return {place: number(more) for place, more in sorted(moved, key=lambda each: -each[1]) if number(more)}
+
+
+def _without_swaps(moved: dict[str, Number]) -> dict[str, Number]:
+    """The places of calls of which there are many, without what is less at one line and as much more at another one:
+    which of two neighbours samples name differs from one recording to the next."""
+    rising = sum(moved.values()) > 0
+    kept = {place: abs(more) for place, more in moved.items() if (more > 0) == rising}
+    for less in sorted((abs(more) for more in moved.values() if (more > 0) != rising), reverse=True):
+        while less > 0 and kept:
+            place = min(kept, key=lambda one: (abs(kept[one] - less), one))
+            both = min(kept[place], less)
+            less -= both
+            kept[place] -= both
+            kept = {one: count for one, count in kept.items() if count > 0}
+    return {one: number(count if rising else -count) for one, count in sorted(kept.items(), key=lambda each: -each[1])}
+
+
+def _of_lines(before: list[Line], after: list[Line]) -> list[tuple[str, float]]:
+    """The change at each line of a function. Lines keep their order; one without a partner is gone or new."""
+    best: dict[tuple[int, int], tuple[float, int, list[tuple[str, float]]]] = {(0, 0): (0.0, 0, [])}
+    for row, column in product(range(len(before) + 1), range(len(after) + 1)):
+        old, new = before[:row][-1:], after[:column][-1:]
+        ways = []  # what the changes cost, how far the lines move, and the changes
+        for gone, came in ((old, new), (old, []), ([], new)):
+            if gone or came:
+                cost, moves, changes = best[row - len(gone), column - len(came)]
+                more = sum(one[2] for one in came) - sum(one[2] for one in gone)
+                far = abs(came[0][0] - gone[0][0]) if gone and came else 0
+                place = (came or gone)[0][1]
+                ways.append((cost + abs(more) ** 0.5, moves + far, [*changes, (place, more)]))
+        if ways:
+            best[row, column] = min(ways, key=lambda way: way[:2])
+    return best[len(before), len(after)][2]
 
 
 def _named(one: Counts, other: Counts, table: Literal["kernels", "some"]) -> list[dict[str, Number]]:

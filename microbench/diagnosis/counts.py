@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain, size
-from microbench.diagnosis.host_time import LINE_OF_CODE, Slices, slices
+from microbench.diagnosis.host_time import FIRST_NS, LAST_NS, LINE_OF_CODE, Slices, called_from, slices
 from microbench.diagnosis.kernel_names import Family, bare, family
 from microbench.diagnosis.owners import FUNCTION, OWN, owner_of
 from microbench.diagnosis.steps import Steps
@@ -58,14 +58,16 @@ CALLS = tuple(
         ("records", r"EventRecord"),
     )
 )
-# Calls of these figures are few, so their places are always kept.
-PLACED = ("waits", "blocking_copies", "pageable", "graphs", "updates", "allocations", "frees", "modules")
+# Figures whose places are always kept. Of the first two, which are many, only those of steps and at lines of code are.
+MANY = ("launches", "copies")
+PLACED = (*MANY, "waits", "blocking_copies", "pageable", "graphs", "updates", "allocations", "frees", "modules")
 CHOSEN = ("cuBLAS", "cuDNN", "attention", "NCCL")  # libraries that choose kernels by the GPU
 REDUCES = "at::native::reduce_kernel"  # as these libraries do, it clears memory first where a GPU has many SMs
 # Kinds of steps take turns if, after so many steps, this share of the calls recurs, as often as this.
 IDENTICAL, FEWEST = 0.995, 3
 LONGEST_PLACE, LONGEST_NAME = 120, 1000
 ONE_CALL = "one call"
+DECIDING, NEAR_NS = 20, 10_000  # steps that decide which line a call is in; a sample so far away counts for a quarter
 Number = int | float
 
 
@@ -209,6 +211,7 @@ class Counting:
         self.figure_of_call = self._figures()
         self._named: dict[tuple[int, int, int], str] = {}  # places, by thread, stack and call
         self._slices: dict[int, Slices] = {}  # by thread
+        self._asked = called_from(trace)
 
     @property
     def steps(self) -> int:
@@ -400,20 +403,44 @@ class Counting:
 
     def places(self, figure: str, named: str = "") -> dict[str, Number]:
         """Where in the program the calls of a figure are, and how many a step; of kernels those of a named family."""
+        many = figure in MANY and not named
         calls = self._calls(figure, named)
-        if not len(calls):
+        if not len(calls) or (many and self._steps is None):
             return {}
-        # What most steps say of the call at the same place counts for all: samples name a short call by a line nearby.
+        # The call at the same place in each step has one name. Samples name a short call by a line nearby, so those
+        # steps decide in which a sample was nearest to it.
         begins = self._steps.calls if self._steps is not None else np.zeros(1, np.int64)
         at = np.searchsorted(begins, calls, "right") - 1
-        positions: dict[tuple[int, int], Counter[str]] = {}
-        for call, step in zip(calls.tolist(), at.tolist(), strict=True):
-            key = (step % self._every, call - int(begins[step]))
-            positions.setdefault(key, Counter())[self._place(call)] += 1
+        position = (calls - begins[at]) * self._every + at % self._every
+        _, which, counts = np.unique(position, return_inverse=True, return_counts=True)
+        far_ns = self._from_sample_ns(calls)
+        order = np.lexsort((far_ns, which))
+        rank = np.arange(len(calls)) - np.repeat(np.cumsum(counts) - counts, counts)
+        deciding = order[rank < DECIDING] if self._trace.samples is not None or many else order
+        weight = (far_ns[deciding] + NEAR_NS) ** -2.0
+        named_by: list[dict[str, float]] = [{} for _ in counts]
+        for each, call, one in zip(which[deciding].tolist(), calls[deciding].tolist(), weight.tolist(), strict=True):
+            place = self._place(call)
+            named_by[each][place] = named_by[each].get(place, 0) + one
         whole: Counter[str] = Counter()
-        for found in positions.values():
-            whole[max(found, key=lambda one: (one != "", found[one]))] += found.total()
-        return {place: number(count / self.steps) for place, count in sorted(whole.items())}
+        for found, count in zip(named_by, counts.tolist(), strict=True):
+            whole[max(found, key=lambda one: (LINE_OF_CODE.search(one) is not None, found[one]))] += count
+        kept = {place: count for place, count in sorted(whole.items()) if not many or LINE_OF_CODE.search(place)}
+        return {place: number(count / self.steps) for place, count in kept.items()}
+
+    def _from_sample_ns(self, calls: IntArray) -> IntArray:
+        """How long before or after each call its thread was sampled; 0 within it, and without samples; least for one
+        that was asked for its line."""
+        found = np.zeros(len(calls), np.int64)
+        rows = self._trace.calls[calls]
+        for thread, at_ns in (self._trace.samples.at_ns if self._trace.samples is not None else {}).items():
+            here = np.flatnonzero(rows["thread"] == thread)
+            begins, ends = rows["begin_ns"][here], rows["end_ns"][here]
+            around = np.concatenate([[FIRST_NS], at_ns, [LAST_NS]])
+            behind = np.searchsorted(around, begins, "left")
+            found[here] = np.minimum(begins - around[behind - 1], np.maximum(around[behind] - ends, 0))
+        found[np.isin(calls, [*self._asked])] = 1 - NEAR_NS  # a call that was asked for its line outweighs all others
+        return found
 
     def _slices_of(self, thread: int) -> Slices:
         if thread not in self._slices:
@@ -423,6 +450,8 @@ class Counting:
     def _place(self, call: int) -> str:
         """The call's name, the operator around it and the program's line around that."""
         row, thread = self._trace.calls[call], int(self._trace.calls["thread"][call])
+        if call in self._asked:
+            return _words(name_of(self._trace, int(row["name"])), [name_of(self._trace, self._asked[call])])
         of = self._slices_of(thread)
         at_ns = row["begin_ns"] if self._trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
         path = int(of.path[int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1])

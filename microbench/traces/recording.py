@@ -23,6 +23,7 @@ from microbench.traces.samples import Lines, counted, filled, in_order, lines, w
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import (
     NONE,
+    STACKS,
     TURNS,
     Loop,
     Pause,
@@ -261,7 +262,9 @@ class _Reader:
         self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
         self._taken = 0
         self._texts = texts or _Texts()
-        self._kept: dict[int, list[Table]] = {kind: [] for kind in (cells.SAMPLES, cells.TURN, *EXACT)}
+        self._kept: dict[int, list[Table]] = {
+            kind: [] for kind in (cells.SAMPLES, cells.TURN, cells.CALLED_FROM, *EXACT)
+        }
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
 
@@ -379,9 +382,11 @@ class _Reader:
             other_waits_ns=other_waits_ns,
             loops=tuple(texts.loops.values()),
             turns=self._read_turns(),
+            stacks=self._read_stacks(),
+            samples=samples,
         )
         trace = collector.finish(self._name, facts)
-        trace = msgspec.structs.replace(trace, samples=samples, processor=_processor(texts), callers=texts.callers)
+        trace = msgspec.structs.replace(trace, processor=_processor(texts), callers=texts.callers)
         return _without_others(trace) if windows else trace
 
     def _read_turns(self) -> Table:
@@ -393,6 +398,15 @@ class _Reader:
         turns["at_ns"], turns["last"] = rows["begin_ns"], rows["flags"] != 0
         turns["loop"], turns["thread"] = _each(rows["name"], known.index), self._threads(rows)
         return turns[np.argsort(turns["at_ns"], kind="stable")]
+
+    def _read_stacks(self) -> Table:
+        """The lines that call, where a call asked for it and the recording names the line; sorted by time."""
+        rows = np.concatenate([np.empty(0, ROW), *self._kept[cells.CALLED_FROM]])
+        rows = rows[(rows["begin_ns"] >= 0) & (rows["begin_ns"] <= MAX_TIME_NS)]
+        stacks = np.zeros(len(rows), STACKS)
+        stacks["at_ns"], stacks["thread"] = rows["begin_ns"], self._threads(rows)
+        stacks["name"] = _each(rows["name"], self._named_line)
+        return np.sort(stacks[stacks["name"] != NONE], order="at_ns")
 
     def _read_samples(self) -> Samples | None:
         """Make ranges of the samples of each thread that submits work; of many threads, only of those with most calls.
@@ -415,6 +429,8 @@ class _Reader:
         submitting = {thread: numbers[thread] for thread in most if thread != NONE}
         each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
         main_lines = lines(each[main], lambda key: self._named_line(key, "main thread at "))
+        taken = {one: np.concatenate([rows["begin_ns"], rows["end_ns"]]).astype(np.int64) for one, rows in each.items()}
+        at_ns = {thread: np.unique([*taken[one], *taken[main]]) for thread, one in submitting.items()}
         for thread, number in submitting.items():
             found = lines(each[number], self._named_line)
             found = within(found if number == main else filled(found, main_lines), first_ns, last_ns)
@@ -424,7 +440,7 @@ class _Reader:
             of_main = 0 if number == main else NONE
             for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, of_main), (cells.LOCKED, of_main)):
                 self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
-        return counted(list(each.values()))
+        return counted(list(each.values()), at_ns)
 
     def _known_exactly(self, kind: int, thread: int) -> Lines:
         """The times in which a thread collected Python's garbage, or had no processor or not Python's lock."""
