@@ -52,9 +52,9 @@ LINES = {
     "explain": 6370,
     "archive": 1935,
     "traces": 3400,
-    "diagnosis": 6500,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed and where
+    "diagnosis": 6620,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8375,  # counts and what changed, as a screen, Markdown and metrics
+    "report": 8378,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2230,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
     "cli": 2705,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
