@@ -283,8 +283,12 @@ def test_numbers_of_c_are_those_of_python() -> None:
     known = {name: value for name, value in vars(cells).items() if isinstance(value, int) and name in own}
     assert {*FIELDS, cells.RUNTIME, cells.SYNC, cells.FACT, cells.NAME} <= set(known.values())
     assert {name: own[name] for name in known} == known
-    (text,) = re.findall(r"_Atomic uint32_t ([\w, ]+);\n} microbench_shared", source)
-    assert tuple(text.split(", ")) == tuple(name for name, _ in recorder.Shared._fields_)
+    (text,) = re.findall(r"EXPORTED struct {\n([^}]+)} microbench_shared", source)
+    parts = [
+        (name, kind) for kind, names in re.findall(r"_Atomic (\w+)_t ([\w, ]+);", text) for name in names.split(", ")
+    ]
+    types = {"uint32": ctypes.c_uint32, "uint64": ctypes.c_uint64}
+    assert [(name, types[kind]) for name, kind in parts] == list(recorder.Shared._fields_)
     (text,) = re.findall(r"enum { (AT_EXIT[\w, ]+) };", source)
     assert [getattr(recorder, name) for name in text.split(", ")] == [0, 1, 2, 3]
 
