@@ -98,8 +98,8 @@ enum { MOST_CELLS = 8192, FULL_CELLS = MOST_CELLS - LONGEST_TEXT / TEXT_BYTES - 
  * signal handler that runs this, so there are LOCK_ROUNDS rounds. */
 enum { MOST_CALLS = 1200, BEGUN_SLOTS = 1024, CALL_ROWS = 2048, LOCK_TRIES = 20000, LOCK_ROUNDS = 200 };
 enum { FLUSH_MS = 200, FORCED = 1, FAR_FILE = 900, MOST_GPUS = 64, MOST_PATH = 4096 };
-/* Bytes at each end of a cause that are kept: some file systems have links of 1024 bytes at most. */
-enum { HALF_REASON = 300, MOST_REASONS = 100 };
+/* Bytes of a cause that are kept, more than are shown: some file systems have links of 1024 bytes at most. */
+enum { LONGEST_REASON = 600, MOST_REASONS = 100 };
 enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
 /* Unless it is told otherwise the recording pauses now and then: the first window and the first pause, each twice as
  * long as the one before it, and the longest of each. Pauses show the step without the recorder. */
@@ -254,15 +254,10 @@ __attribute__((format(printf, 2, 3))) static bool refuse(const char *next_step, 
     return false;
 }
 
-/* Write a string of JSON and return its end. Of a long text the middle is left out. */
+/* Write the beginning of a text as a string of JSON, and return its end. */
 static char *put_quoted(char *target, const char *text) {
-    size_t length = strlen(text);
     *target++ = '"';
-    for (const char *at = text; *at; at++) {
-        if (length > 2 * HALF_REASON && at == text + HALF_REASON) {
-            target += sprintf(target, "...");
-            at = text + length - HALF_REASON;
-        }
+    for (const char *at = text; *at && at < text + LONGEST_REASON; at++) {
         bool escaped = *at == '"' || *at == '\\' || (unsigned char)*at < ' ';
         target += sprintf(target, escaped ? "\\u%04x" : "%c", (unsigned char)*at);
     }
@@ -273,7 +268,7 @@ static char *put_quoted(char *target, const char *text) {
 /* Leave a reason for the end of `microbench watch`. A symbolic link says it, because a file that is opened has for a
  * moment the lowest free number, which another thread of the program sees or expects for its own. */
 EXPORTED void microbench_leave_reason(const char *cause, const char *next_step) {
-    char name[MOST_PATH + 32], said[2 * (12 * HALF_REASON + 8)] = "[", *end = put_quoted(said + 1, cause);
+    char name[MOST_PATH + 32], said[2 * (6 * LONGEST_REASON + 4)] = "[", *end = put_quoted(said + 1, cause);
     *end++ = ',';
     strcpy(put_quoted(end, next_step), "]");
     for (int number = 1; *reasons && number < MOST_REASONS; number++) {
