@@ -539,7 +539,7 @@ def test_a_wait_inside_the_step_parts_its_graph(kind: RangeKind, graphs: int) ->
         made.ranges.append((begin_ns, made.now_ns, made.name(f"step {step}"), 0, RANGE_KINDS.index(kind)))
     found = diagnosed(made)
     assert found.graph.graphs == graphs  # a step that is not marked begins behind its wait
-    named = {(blocker.why, blocker.place) for blocker in found.graph.blockers}
+    named = {(blocker.why, blocker.place) for blocker in found.recorded.blockers}
     assert ("waits for the GPU", "aten::_local_scalar_dense") in named
     assert "diagnose.blockers" in rules(found)
 

@@ -517,7 +517,7 @@ def test_one_of_a_kind_has_no_plural(tmp_path: Path) -> None:
     made.launch("kernel", 20_000_000)
     shown = call("diagnose", saved(tmp_path, made)).output
     assert "1 kernel or copy, 1 call" in shown
-    assert "kernel runs 1 time" in shown
+    assert "most is kernel, 1 time in" in shown
     assert "1 times" not in shown
     assert Check("launches without work", 1, 0.5, "").words == "1 launch without work"
     assert Check("pieces of work in all", 1, 0.0, "").words == "1 piece of work in all"

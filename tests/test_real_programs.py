@@ -32,7 +32,7 @@ def answer(graph_s: float | None, *, bound: str = "launch-bound", step_s: float 
     return {
         "trace": {"work": 22 * 50}, "bound": bound, "why_no_graph": "a graph would save less than 3% of the step",
         "step": {"kernels": 0.4 * work, "work": work, **times, "likeness": 1.0},
-        "graph": limits | {"blockers": []} if graph_s is not None else None,
+        "graph": limits if graph_s is not None else None, "blockers": [],
         "advice": [{"name": "graph"}, {"name": "fuse"}] if graph_s is not None else [],
         "findings": [{"rule": "diagnose.bound"}],
     }  # fmt: skip

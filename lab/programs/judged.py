@@ -41,8 +41,8 @@ def row(name: str, kind: str, truth: Mapping[str, float], steps: int, plain: Any
     else:
         found |= {key: graph[key] * part for key in ("step_s", "low_s", "high_s")}
         found |= {key: graph[key] for key in ("speedup", "speedup_low", "speedup_high")}
-        found["right_blocker"] = program.blocker in {one["why"] for one in graph["blockers"]} or (
-            not program.blocker and not graph["blockers"]
+        found["right_blocker"] = program.blocker in {one["why"] for one in plain["blockers"]} or (
+            not program.blocker and not plain["blockers"]
         )
     if "error" in given:
         found["why_given"] = given["error"]

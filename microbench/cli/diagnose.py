@@ -97,7 +97,7 @@ def diagnose(
         if limit is not None:
             raise UsageError(f"--fail-on {fail_on} is for one trace", "for BEFORE and AFTER give launches>+0")
         return _changed(compare(*sides), costs, of_counts, "json" if json else "screen", picture)
-    terminal.tell([f"left out: {error.cause}" for error in found.left_out], terminal.open_console(sys.stderr))
+    terminal.tell([f"left out: {one.cause}" for one in found.left_out], terminal.open_console(sys.stderr), whole=False)
     if save is not None:
         if several[0].unwatched is None:
             raise UsageError(f"the step cannot be saved: {several[0].why_no_graph}", "leave out --save")

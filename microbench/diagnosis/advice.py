@@ -79,12 +79,19 @@ def how(diagnosis: Diagnosis) -> str:
     place = f" the loop at {plain(steps.name)}" if steps is not None and steps.found == "loop" else " the loop"
     if program in ("generate", "jax"):
         return HOW[program] + (f", in place of{place}" if program == "jax" else "")
-    if program in ("torch", "training", "graphs"):
-        file, _, rest = plain(steps.name if steps is not None and steps.found == "loop" else "").partition(":")
-        name = rest if rest.isidentifier() else "STEP"  # of --step FILE:FUNCTION; a loop has a line
-        target = f"{file if file.endswith('.py') else 'FILE.py'}::{name}"
-        return f"{HOW[program]}. `microbench graph {target}` makes the graph of a function and proves it equal"
+    if of := target(diagnosis):
+        return f"{HOW[program]}. `microbench graph {of}` makes the graph of a function and proves it equal"
     return f"{HOW[program]}. Do it once, before{place}; inside, copy inputs in and replay"
+
+
+def target(diagnosis: Diagnosis) -> str:
+    """The step of a program of PyTorch for `microbench graph`: "train.py::step"; "" for another program."""
+    steps = diagnosis.steps
+    if program_of(diagnosis.trace) not in ("torch", "training", "graphs"):
+        return ""
+    file, _, rest = plain(steps.name if steps is not None and steps.found == "loop" else "").partition(":")
+    name = rest if rest.isidentifier() else "STEP"  # of --step FILE:FUNCTION; a loop has a line
+    return f"{file if file.endswith('.py') else 'FILE.py'}::{name}"
 
 
 def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:

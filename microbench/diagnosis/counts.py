@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain, size
-from microbench.diagnosis.host_time import FIRST_NS, LAST_NS, LINE_OF_CODE, Slices, slices
+from microbench.diagnosis.host_time import FIRST_NS, LAST_NS, LINE_OF_CODE, Slices, called_from, slices
 from microbench.diagnosis.kernel_names import Family, bare, family
 from microbench.diagnosis.owners import FUNCTION, OWN, owner_of
 from microbench.diagnosis.steps import Steps
@@ -211,6 +211,7 @@ class Counting:
         self.figure_of_call = self._figures()
         self._named: dict[tuple[int, int, int], str] = {}  # places, by thread, stack and call
         self._slices: dict[int, Slices] = {}  # by thread
+        self._asked = called_from(trace)
 
     @property
     def steps(self) -> int:
@@ -428,7 +429,8 @@ class Counting:
         return {place: number(count / self.steps) for place, count in kept.items()}
 
     def _from_sample_ns(self, calls: IntArray) -> IntArray:
-        """How long before or after each call its thread was sampled; 0 within it, and without samples."""
+        """How long before or after each call its thread was sampled; 0 within it, and without samples; least for one
+        that was asked for its line."""
         found = np.zeros(len(calls), np.int64)
         rows = self._trace.calls[calls]
         for thread, at_ns in (self._trace.samples.at_ns if self._trace.samples is not None else {}).items():
@@ -437,6 +439,7 @@ class Counting:
             around = np.concatenate([[FIRST_NS], at_ns, [LAST_NS]])
             behind = np.searchsorted(around, begins, "left")
             found[here] = np.minimum(begins - around[behind - 1], np.maximum(around[behind] - ends, 0))
+        found[np.isin(calls, [*self._asked])] = 1 - NEAR_NS  # a call that was asked for its line outweighs all others
         return found
 
     def _slices_of(self, thread: int) -> Slices:
@@ -447,6 +450,8 @@ class Counting:
     def _place(self, call: int) -> str:
         """The call's name, the operator around it and the program's line around that."""
         row, thread = self._trace.calls[call], int(self._trace.calls["thread"][call])
+        if call in self._asked:
+            return _words(name_of(self._trace, int(row["name"])), [name_of(self._trace, self._asked[call])])
         of = self._slices_of(thread)
         at_ns = row["begin_ns"] if self._trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
         path = int(of.path[int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1])

@@ -18,9 +18,9 @@ from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
 from microbench.diagnosis.host_time import doing
-from microbench.diagnosis.idle import MANAGED, Cause, Idle, busiest, idle
+from microbench.diagnosis.idle import BETWEEN, MANAGED, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
-from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
+from microbench.diagnosis.recorded import Change, Recorded, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
 from microbench.diagnosis.window import middle, of_one_gpu, one_window, other_parts
@@ -37,13 +37,7 @@ BUSY = 0.9
 # The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this.
 NEARLY_BUSY = 0.85
 # Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
-SUBMISSION: tuple[Cause, ...] = (
-    "Python and framework time between CUDA calls",
-    "launch calls",
-    "other calls",
-    "launch latency",
-    "module load",
-)
+SUBMISSION: tuple[Cause, ...] = (BETWEEN, "launch calls", "other calls", "launch latency", "module load")
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
 # include by how much it does not.
@@ -138,8 +132,12 @@ class Graph(msgspec.Struct, frozen=True):
     speedup_high: float
     graphs: int
     making_s: float
-    break_even: int | None
-    blockers: tuple[Blocker, ...]
+    break_even: int
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the step may as well become slower."""
+        return self.speedup_low < 1
 
 
 class Without(msgspec.Struct, frozen=True):
@@ -330,7 +328,7 @@ def _bound(
     if step is None and found.first_use_s >= found.idle_s / 2 > 0:
         return "start-up"
     pauses_s += sum(where.seconds for where in found.places if where.name == MANAGED)
-    own_s = min(pauses_s, found.causes["Python and framework time between CUDA calls"])
+    own_s = min(pauses_s, found.causes[BETWEEN])
     remedy = best.name if best is not None else ""
     copies_s = found.copies_s if remedy == "pinned" else 0.0
     shares: dict[Bound, float] = {
@@ -441,6 +439,8 @@ def _foreseen(
         rest = tuple(one for one in worth if one.name != "graph")
         why = "what a graph would save is less than the prediction's uncertainty"
         return Foreseen(step, why, None, rest, described, without)
+    if graph.doubtful:  # what surely helps comes first
+        worth = tuple(sorted(worth, key=lambda one: one.name == "graph"))
     return Foreseen(step, "", graph, worth, described, without)
 
 
@@ -645,7 +645,6 @@ def _graph(
         graphs=max(round(len(graphs(workload)) / typical.steps), 1),
         making_s=making_s,
         break_even=max(math.ceil(making_s / typical.steps / (step.unwatched_s - step_s)), 1),
-        blockers=typical.blockers,
     )
 
 
@@ -691,8 +690,6 @@ def _unknown(workload: Workload, fit: Fit, step_s: float) -> tuple[float, float]
     return max(less_s, 0.0), max(2 * less_s, 0.0)
 
 
-def each(diagnosis: Diagnosis, seconds: float) -> float:
-    """Seconds of the window as seconds of a step; without steps those of each second of a longer window."""
-    if diagnosis.steps is not None:
-        return seconds / diagnosis.steps.count
-    return seconds / max(diagnosis.idle.span_s, 1.0) if diagnosis.idle is not None else seconds
+def each(diagnosis: Diagnosis, figure: float) -> float:
+    """A figure of the window, like its seconds, as one of a step; that of the whole window without steps."""
+    return figure / diagnosis.steps.count if diagnosis.steps is not None else figure

@@ -1,8 +1,9 @@
-"""Finds managed memory that moves when it is touched, and kernels that use a small part of a GPU."""
+"""Finds managed memory that moves when it is touched, kernels that use a small part of a GPU, and the largest ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent
 from microbench.diagnosis.communication import kinds_of_work
 from microbench.diagnosis.diagnosis import Diagnosis, each, window_of
-from microbench.diagnosis.idle import gaps_of
+from microbench.diagnosis.idle import BETWEEN, busiest, gaps_of, said
 from microbench.diagnosis.kernel_names import OWN, family
 from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
 
@@ -29,14 +30,15 @@ def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
     if diagnosis.idle is not None:
         yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _unfilled(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
+        yield from _largest(diagnosis, diagnosis.idle.span_s)
 
 
 def _in_window(diagnosis: Diagnosis) -> BoolArray:
-    """Which work begins in whole steps (anywhere if there are none), on the GPU whose idle time is known."""
-    work, idle = diagnosis.trace.work, diagnosis.idle
+    """Which work begins in whole steps (anywhere if there are none), on the GPU with most work."""
+    work = diagnosis.trace.work
     begin_ns, end_ns = window_of(diagnosis.trace, diagnosis.steps)
     inside = (work["begin_ns"] >= begin_ns) & (work["begin_ns"] < end_ns)
-    found: BoolArray = inside & (work["device"] == (idle.device if idle is not None else NONE))
+    found: BoolArray = inside & (work["device"] == busiest(diagnosis.trace))
     return found
 
 
@@ -115,7 +117,49 @@ def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     )
 
 
+class KernelTime(NamedTuple):
+    """Kernels of one family in a step, or in the whole trace without steps: their time in s, which others beside them
+    may share, their number, and the own name of the one that takes most."""
+
+    name: str
+    seconds: float
+    number: float
+    most: str
+
+
+def largest(diagnosis: Diagnosis) -> list[KernelTime]:
+    """The kernels by family, those that take most time first."""
+    work = diagnosis.trace.work[_in_window(diagnosis)]
+    work = work[work["kind"] == WORK_KINDS.index("kernel")]
+    names, place, counts = np.unique(work["name"], return_inverse=True, return_counts=True)
+    took_ns, found = np.bincount(place, work["end_ns"] - work["begin_ns"], len(names)), dict[str, KernelTime]()
+    for at in np.argsort(-took_ns, kind="stable").tolist():
+        own = name_of(diagnosis.trace, int(names[at]))
+        one = found.setdefault(family(own).name, KernelTime(family(own).name, 0.0, 0.0, own))
+        seconds, number = each(diagnosis, float(took_ns[at]) * 1e-9), each(diagnosis, int(counts[at]))
+        found[one.name] = one._replace(seconds=one.seconds + seconds, number=one.number + number)
+    return sorted(found.values(), key=lambda one: -one.seconds)
+
+
+def _largest(diagnosis: Diagnosis, span_s: float) -> Iterator[Finding]:
+    """Name the kernels that take most of a GPU-bound step."""
+    long = [one for one in largest(diagnosis)[:3] if one.seconds > WORTH_A_LINE * each(diagnosis, span_s)]
+    if diagnosis.bound == "GPU-bound" and long and unfilled_s(diagnosis) <= WORTH_A_LINE * span_s:
+        named = (f"{plain(one.name, LONGEST_NAME)} {as_time(one.seconds)}" for one in long)
+        share = sum(one.seconds for one in long) / each(diagnosis, span_s)
+        own = said(diagnosis.trace, BETWEEN) != BETWEEN
+        yield Finding(
+            rule="diagnose.kernels",
+            severity="advice",
+            title=f"The largest kernels take {percent(min(share, 1.0))} of the "
+            f"{'step' if diagnosis.steps else 'time'}: {'; '.join(named)}",
+            text="",
+            threshold=f"GPU-bound, and kernels of one family take more than {round_percent(WORTH_A_LINE)} of the time",
+            advice=f"`microbench measure {'FILE.cu:KERNEL' if own else 'FILE.py::STEP'}` says what limits them",
+        )
+
+
 def _takes(diagnosis: Diagnosis, seconds: float) -> str:
-    """ "14 ms, 82 % of the step", or "82 % of the time"."""
+    """ "14 ms, 82 % of the step", or "of the time" without steps."""
     share = percent(seconds / diagnosis.idle.span_s) if diagnosis.idle is not None else ""
-    return f"{as_time(each(diagnosis, seconds))}, {share} of the step" if diagnosis.steps else f"{share} of the time"
+    return f"{as_time(each(diagnosis, seconds))}, {share} of the {'step' if diagnosis.steps else 'time'}"

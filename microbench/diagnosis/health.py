@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Literal
 
@@ -15,7 +15,7 @@ from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.steps import Steps
 from microbench.traces.collector import AT_ZERO, BAD_TIME
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL, DAMAGED
-from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, migrates
+from microbench.traces.trace import NONE, WORK_KINDS, Format, Table, Trace, migrates
 
 IntArray = npt.NDArray[np.int64]
 Verdict = Literal["idle time", "short gaps", "prediction"]
@@ -31,11 +31,22 @@ EARLY_LAUNCHES = ("LaunchKernelEx",)
 WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
 # The clocks of host and GPU are aligned no better than this.
 UNALIGNED_NS = 10_000
-# A trace without steps needs so many pieces of work, or so much time of them, for a verdict.
-FEWEST_WORK, LEAST_WORK_S = 10, 10e-3
+# A trace without steps, or with few of them that nothing marks, needs so many pieces of work, or so much time of them.
+FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 KERNEL = WORK_KINDS.index("kernel")
 # Steps of which less recurs are no steps that a graph could replace.
 ALIKE = 0.5
+
+
+# What to do where records are wrong, and where some are missing.
+ANEW = "Record with a newer version of the profiler, or by `microbench watch -- COMMAND`"
+FEWER: Mapping[Format, str] = {
+    "PyTorch profiler": "Record fewer steps, the CPU too: profile(activities=[ProfilerActivity.CPU, "
+    "ProfilerActivity.CUDA], schedule=schedule(wait=1, warmup=2, active=5))",
+    "Nsight Systems": "Record a part of the run: `nsys profile --trace=cuda,nvtx --delay 20 --duration 5 COMMAND`",
+    "XLA profiler": "Trace fewer steps: jax.profiler.start_trace(FOLDER) and stop_trace() around five of them",
+    "microbench recording": "Record shorter windows: `microbench watch --window 1s -- COMMAND`",
+}
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -50,7 +61,7 @@ class Check(msgspec.Struct, frozen=True):
     meaning: str
     forbids: tuple[Verdict, ...] = ()
     title: str = ""
-    advice: str = "Record again without what is odd"
+    advice: str = ANEW
 
     @property
     def words(self) -> str:
@@ -85,22 +96,23 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         yield Check(
             "pieces of work without a call", missing, share,
             f"the recording {'lost their' if len(calls) else 'has no CUDA'} calls; what held them back is unknown",
-            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (), advice=FEWER[trace.format],
         )  # fmt: skip
     yield from _launches(trace)
     if graphs := int((work["kind"] == WORK_KINDS.index("graph")).sum()):
         yield Check(
             "graphs without their kernels", graphs, graphs / len(work),
-            "each replay is one row; record with --cuda-graph-trace=node to see its kernels",
-            ("prediction",),
+            "each replay is one row, without its kernels", ("prediction",),
+            advice="Record them: `nsys profile --cuda-graph-trace=node COMMAND`",
         )  # fmt: skip
     works_s = float((work["end_ns"] - work["begin_ns"]).sum()) * 1e-9
-    if steps is None and len(work) < FEWEST_WORK and works_s < LEAST_WORK_S:
+    by_chance = steps is None or (steps.found == "repetition" and steps.count < FEWEST_TURNS)
+    if by_chance and len(work) < FEWEST_WORK and works_s < LEAST_WORK_S:
         yield Check(
             "pieces of work in all", len(work), 0.0, "too few to say what the GPU waits for",
             ("idle time", "prediction"),
             f"The trace has only {counted(len(work), 'piece')} of work of the GPU",
-            "Record some steps of the program",
+            "Record several steps of the program, after some that load its code",
         )  # fmt: skip
     if steps is not None and steps.likeness < ALIKE:
         yield Check(
@@ -118,12 +130,13 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "the file ends inside an event: copy it again, or let the program end its profiler" if cut
             else "the recorder says that it lost records",
             ("idle time", "prediction"),
-            *(("The file is cut off inside an event", COPY_AGAIN[0].upper() + COPY_AGAIN[1:]) if cut else ()),
+            *(("The file is cut off inside an event", COPY_AGAIN[0].upper() + COPY_AGAIN[1:]) if cut
+              else ("", FEWER[trace.format])),
         )  # fmt: skip
     if trace.resolution_ns >= 1000:
         yield Check(
             "times in whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
-            ("short gaps", "prediction"),
+            ("short gaps", "prediction"), "Times are in whole microseconds, so gaps of a few µs are rounded away",
             advice="Record again with a newer PyTorch, which writes ns",
         )  # fmt: skip
     begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
@@ -171,7 +184,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         share = count / (count + len(work) + len(calls)) if timeless else 0.0
         yield Check(
             f"left out: {kind}", count, share,
-            "nobody knows what was then" if timeless else "too many to keep, so they are not part of the diagnosis",
+            "nobody knows what was then" if timeless else "they are not part of the diagnosis",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
 
@@ -196,7 +209,7 @@ def _launches(trace: Trace) -> Iterator[Check]:
         yield Check(
             "launches without work", lost, share,
             "their kernels are not in the trace, so the GPU may have been busy where it looks idle",
-            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (), advice=FEWER[trace.format],
         )  # fmt: skip
 
 

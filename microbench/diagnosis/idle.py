@@ -30,6 +30,10 @@ BY_DOING: Mapping[Doing, Cause] = {
 }  # fmt: skip
 
 
+# What that time is called in a program that shows no sign of Python.
+OWN_TIME = "the program's own work between CUDA calls"
+
+
 # Longer than this, work that was submitted in time does not follow the work before it: something else held it back.
 LONGEST_GAP_NS = 6000
 # Longer than this after its call returned, the work of a GPU that was free was held back by something else.
@@ -40,6 +44,13 @@ FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "ot
 
 
 Stack = tuple[str, ...]
+
+
+def said(trace: Trace, cause: str) -> str:
+    """A cause in words, which name Python only where the program runs it."""
+    python = trace.format in ("PyTorch profiler", "XLA profiler") or "Python" in trace.versions
+    python |= any("python" in thread.name or thread.name.startswith("pt_") for thread in trace.threads)
+    return OWN_TIME if cause == BETWEEN and not python else cause
 
 
 class Where(NamedTuple):

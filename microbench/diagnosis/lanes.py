@@ -12,7 +12,7 @@ import numpy as np
 from microbench.core.units import plain
 from microbench.diagnosis.diagnosis import Diagnosis, window_of
 from microbench.diagnosis.host_time import DRIVER, OVERHEAD, doing
-from microbench.diagnosis.idle import BY_DOING, CAUSES, Cause, busiest, gaps_of, place_name, stretches
+from microbench.diagnosis.idle import BETWEEN, BY_DOING, CAUSES, Cause, busiest, gaps_of, place_name, said, stretches
 from microbench.diagnosis.steps import unnumbered
 from microbench.diagnosis.window import around, begin_of
 from microbench.traces.trace import NONE, RANGE_KINDS, WORK_KINDS, Trace
@@ -216,7 +216,8 @@ class _Lanes:
         for pieces in stretches(self.trace, gaps):
             for begin, end, cause, call, name in zip(*(column.tolist() for column in pieces[:5]), strict=True):
                 place = place_name(self.trace, call, name)
-                text = f"{CAUSES[cause]}: {plain(place, LONGEST_NAME)}" if place else CAUSES[cause]
+                words = said(self.trace, CAUSES[cause])
+                text = f"{words}: {plain(place, LONGEST_NAME)}" if place else words
                 found.append(self._piece(begin, end, text, CAUSES[cause]))
         return Lane(IDLE, tuple(sorted((piece for piece in found if piece.begin_s < piece.end_s), key=_begin)))
 
@@ -234,7 +235,7 @@ class _Lanes:
                 ends.pop()
             if len(ends) < depth and row["end_ns"] > row["begin_ns"]:
                 rows += [[]] if len(rows) == len(ends) else []
-                what: Cause = "profiler" if row["kind"] == OVERHEAD else "Python and framework time between CUDA calls"
+                what: Cause = "profiler" if row["kind"] == OVERHEAD else BETWEEN
                 code = what != "profiler"
                 rows[len(ends)].append(self._piece(row["begin_ns"], row["end_ns"], self._name(row), what, code=code))
             ends.append(int(row["end_ns"]))

@@ -13,6 +13,7 @@ from microbench.diagnosis.idle import BETWEEN, MANAGED, Idle
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
+LOADER = "the data loader"
 LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
@@ -24,20 +25,23 @@ OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
 PARTS = (
     ("torch/nn/", "torch.nn modules"), ("nn.Module: ", "torch.nn modules"), ("torch/optim/", "torch.optim"),
     ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
-    ("torch/utils/data/", "the data loader"), ("torch/_dynamo/", "torch.compile"),
+    ("torch/utils/data/", LOADER), ("torch/_dynamo/", "torch.compile"),
     ("torch/_inductor/", "torch.compile"), ("torch/_functorch/", "torch.compile"),
-    ("enumerate(DataLoader)", "the data loader"), ("main thread at ", ELSEWHERE),
+    ("enumerate(DataLoader)", LOADER), ("main thread at ", ELSEWHERE),
 )  # fmt: skip
 
 
-# What usually helps, by owner.
-SUBMITS = "a graph or torch.compile saves it"
+# What usually helps, by owner. A framework's host code prepares work of the GPU, unless it computes itself.
+SUBMITTERS = (
+    OPERATORS, ELSEWHERE, BACKWARD, "torch.nn modules", "torch.autograd", "torch", "transformers", "diffusers", "timm",
+    "torchvision", "torch_geometric",
+)  # fmt: skip
+FRAMEWORK = {*SUBMITTERS, "torch.optim", "torch.compile", "cupy", "jax", "jaxlib", "flax", "optax"}
 HELPS = {
-    **dict.fromkeys((OPERATORS, ELSEWHERE, BACKWARD, "torch.nn modules", "torch.autograd", "torch"), SUBMITS),
-    **dict.fromkeys(("transformers", "diffusers", "timm", "torchvision", "torch_geometric"), SUBMITS),
+    **dict.fromkeys(SUBMITTERS, "a graph or torch.compile saves it"),
     "torch.optim": "fused=True, or a graph of the whole step",
     "torch.compile": "mode='reduce-overhead' replays graphs",
-    "the data loader": "more workers, pin_memory=True, a larger prefetch_factor",
+    LOADER: "more workers, pin_memory=True, a larger prefetch_factor",
     GARBAGE: "gc.freeze() after the warm-up, or fewer objects",
     **dict.fromkeys(("jax", "jaxlib", "flax", "optax"), "several steps in one jitted function"),
     "cupy": "a graph saves it: stream.begin_capture()",
@@ -108,7 +112,8 @@ class Owner(NamedTuple):
 def owner_of(names: Sequence[str]) -> tuple[str, str]:
     """Whose a piece of host code is, and the function or line of it, by the names of its ranges, the outermost first.
 
-    A built-in function belongs to who calls it, and Python's library goes by the part of it that others call.
+    A built-in function belongs to who calls it, and Python's library goes by the part of it that others call. Operators
+    of a data loader are the loader's.
     """
     importing = next((place for place, name in enumerate(names) if name.startswith("<frozen importlib")), None)
     if importing is not None:
@@ -125,6 +130,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
             found = owner, found[1] if found is not None else name.removeprefix(f"{LOCK} ")
         if not library:
             break
+    if found is not None and found[0] == OPERATORS and any(_of_name(name) == LOADER for name in names):
+        return LOADER, found[1]
     return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
 
 

@@ -50,8 +50,11 @@ class Odd(msgspec.Struct, frozen=True):
 
 
 def names(several: Sequence[Diagnosis]) -> list[str]:
-    """The name of each trace: its rank, or else its file name without the ending that all of them share."""
-    parts = [one.trace.source.split(".") for one in several]
+    """The name of each trace: its rank, or else its file without the folder and the ending that all of them share."""
+    paths = [one.trace.source.split("/") for one in several]
+    while all(len(own) > 1 for own in paths) and len({own[0] for own in paths}) == 1:
+        paths = [own[1:] for own in paths]
+    parts = ["/".join(own).split(".") for own in paths]
     while all(len(own) > 1 for own in parts) and len({own[-1] for own in parts}) == 1:
         parts = [own[:-1] for own in parts]
     ranks = [one.trace.rank for one in several]
@@ -89,7 +92,7 @@ def host_s(diagnosis: Diagnosis) -> float | None:
 
 FIGURES: tuple[tuple[str, Callable[[Diagnosis], float | None]], ...] = (
     ("a step", step_s),
-    ("work of the GPU in a step", busy_s),
+    ("computing in a step", busy_s),
     ("host time for a launch", host_s),
 )
 

@@ -10,7 +10,7 @@ import msgspec
 
 from microbench.core.units import plain
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES, Cause, Stack
+from microbench.diagnosis.idle import CAUSES, Cause, Stack, said
 from microbench.diagnosis.lanes import IDLE, LONGEST_NAME, Lane, Piece
 
 SPEEDSCOPE = "https://www.speedscope.app/file-format-schema.json"
@@ -81,7 +81,8 @@ def flame(diagnosis: Diagnosis, most_rows: int, smallest: float) -> tuple[Lane, 
 
     def laid(node: Node, begin_ns: int, cause: Cause, depth: int) -> None:
         end_ns = begin_ns + node.ns
-        piece = Piece(begin_ns * 1e-9 / count, end_ns * 1e-9 / count, plain(node.name, LONGEST_NAME), cause)
+        name = plain(said(diagnosis.trace, node.name), LONGEST_NAME)
+        piece = Piece(begin_ns * 1e-9 / count, end_ns * 1e-9 / count, name, cause)
         lanes[depth].append(piece)
         for one in node.within if depth + 1 < most_rows else ():
             if one.ns >= smallest * root.ns:
@@ -106,6 +107,6 @@ def speedscope(diagnosis: Diagnosis) -> bytes:
         "type": "sampled", "name": title, "unit": "seconds", "startValue": 0, "endValue": sum(seconds),
         "samples": [[frames[name] for name in stack] for stack in stacks], "weights": seconds,
     }  # fmt: skip
-    shared = {"frames": [{"name": name} for name in frames]}
+    shared = {"frames": [{"name": said(diagnosis.trace, name)} for name in frames]}
     whole = {"$schema": SPEEDSCOPE, "exporter": "microbench", "name": title, "shared": shared, "profiles": [profile]}
     return msgspec.json.encode(whole)

@@ -24,9 +24,8 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
-from microbench.diagnosis.health import Check
-from microbench.diagnosis.idle import BETWEEN, Cause
-from microbench.diagnosis.owners import LOCK, NAMELESS, WAITING, Owner, owners
+from microbench.diagnosis.idle import BETWEEN, Cause, said
+from microbench.diagnosis.owners import FRAMEWORK, HELPS, LOADER, LOCK, NAMELESS, WAITING, Owner, owners
 from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
 from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Processor, Trace, name_of
@@ -37,7 +36,7 @@ SUITE = "diagnose"
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 LONGEST_NAME = 60
-FEWEST_LAUNCHES = 20  # for each time that a step stops, of one that may be captured in large pieces
+FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
 
@@ -111,17 +110,18 @@ def _without_waits_s(diagnosis: Diagnosis) -> float:
 
 
 def most_often(trace: Trace) -> str:
-    """The most frequent work: "my_kernel runs 1200 times"."""
-    names, often = np.unique(trace.work["name"], return_counts=True)
-    return (
-        f"{plain(name_of(trace, int(names[np.argmax(often)])), LONGEST_NAME)} runs {counted(int(often.max()), 'time')}"
-    )
+    """The work that takes most time: "most is my_kernel, 1200 times in 52.0 ms"."""
+    names, place, often = np.unique(trace.work["name"], return_inverse=True, return_counts=True)
+    takes_ns = np.bincount(place, weights=trace.work["end_ns"] - trace.work["begin_ns"])
+    most = int(np.argmax(takes_ns))
+    name, times_ = plain(name_of(trace, int(names[most])), LONGEST_NAME), counted(int(often[most]), "time")
+    return f"most is {name}, {times_} in {as_time(takes_ns[most] * 1e-9)}"
 
 
 def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
     """A cause with its time: "Python and framework time between CUDA calls 4.55 ms"."""
     idle = diagnosis.idle
-    return f"{cause} {as_time(each(diagnosis, idle.causes[cause]))}" if idle is not None else cause
+    return f"{said(diagnosis.trace, cause)} {as_time(each(diagnosis, idle.causes[cause] if idle is not None else 0.0))}"
 
 
 def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
@@ -167,14 +167,13 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     lost = share + exposed + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
     named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
-    span = "each recorded step" if diagnosis.steps is not None else "the trace" if idle.span_s <= 1 else "a trace"
+    span = "each recorded step" if diagnosis.steps is not None else "the trace"
     severity: Severity = (
         "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
     )
     if bound == "GPU-bound" and unfilled_s(diagnosis) > WARNING * idle.span_s:
         severity = "warning"
-    whole_s = idle.span_s if diagnosis.steps is None else each(diagnosis, idle.span_s)
-    title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(whole_s)}"
+    title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
     step = diagnosis.step
     if bound == "GPU-bound" and 1 - share < BUSY and step is not None:
         title += f", and {percent(min(each(diagnosis, idle.busy_s) / step.unwatched_s, 1.0))} without the profiler"
@@ -183,7 +182,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
         title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
-    if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
+    blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
+    if bound == "wait-bound" and (waits := sum(one.count for one in blockers if one.why == "waits for the GPU")):
         title += f", because the host waits {counted(max(round(waits), 1), 'time')} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
         title += f", because the program's own work takes {as_time(_own_s(diagnosis))} of it"
@@ -191,7 +191,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         rule="diagnose.bound",
         severity=severity,
         title=title[0].upper() + title[1:],
-        text=f"In short, {BOUNDS[bound]}. It idles for: {', '.join(named) if named else 'no cause of note'}.",
+        text=f"In short, {BOUNDS[bound]}. Of that it idles for: {', '.join(named) if named else 'no cause of note'}.",
         threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
     )
 
@@ -243,7 +243,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             yield Finding(
                 rule="diagnose.health",
                 severity="warning",
-                title=_check_words(check),
+                title=check.title or check.words + (f" ({percent(check.share)})" if check.share else ""),
                 text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
                 threshold="a check that forbids a verdict",
                 advice=check.advice,
@@ -258,7 +258,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
         took = "a part" if assumes(step) else f"about {as_time(step.watched_s - step.unwatched_s)}"
         yield Finding(
             rule="diagnose.watched",
-            severity="advice" if diagnosis.graph is not None and diagnosis.graph.speedup_low < 1 else "note",
+            severity="advice" if diagnosis.graph is not None and diagnosis.graph.doubtful else "note",
             title=f"The profiler took {took} of each step: without it {two_times(step.low_s, step.high_s)}",
             text=_recorder_words(step),
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
@@ -303,12 +303,6 @@ def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
 
 
-def _check_words(check: Check) -> str:
-    if check.title:
-        return check.title
-    return f"{check.words} ({percent(check.share)})" if check.share else check.words
-
-
 def other_work(trace: Trace, count: int) -> str:
     """What a trace has besides kernels: "copy" or "copies", "memsets", or both."""
     kinds = {WORK_KINDS[kind] for kind in set(trace.work["kind"].tolist())} - {"kernel"}
@@ -333,11 +327,6 @@ def speedup(diagnosis: Diagnosis) -> str:
     return f"about {times(graph.speedup)} ({range_})"
 
 
-def pays_off(graph: Graph) -> str:
-    """After how many steps the graph has paid for its capture: "pays off after 6 steps"."""
-    return "never faster" if graph.break_even is None else f"pays off after {counted(graph.break_even, 'step')}"
-
-
 def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     graph, step = diagnosis.graph, diagnosis.step
     if step is None or diagnosis.recorded is None:
@@ -346,34 +335,47 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         replays, why = diagnosis.recorded.replays, diagnosis.why_no_graph
         if replays and advice.program_of(diagnosis.trace) == "jax":
             why = f"XLA's command buffers are graphs, and each step replays {counted(round(replays) or 1, 'graph')}"
+        unpredicted = _unpredicted(diagnosis, diagnosis.recorded)
         if diagnosis.recorded.launches or replays:
             yield Finding(
                 rule="diagnose.no_graph",
                 severity="note",
-                title=f"{_no_graph(diagnosis, diagnosis.recorded)}: {why}",
+                title=("What a graph would give is not predicted: " if unpredicted else "No graph is advised: ") + why,
                 text="",
                 threshold=f"a graph is advised if it saves {round_percent(WORTH)} of a step that can be predicted",
             )
         return
+    how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
+    replaced = f" {REPLACED}" if diagnosis.recorded.replaceable else ""
+    if graph.doubtful:
+        takes = f"{as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)})"
+        target = advice.target(diagnosis)
+        yield Finding(
+            rule="diagnose.graph",
+            severity="note",
+            title=f"Whether a graph helps is not known: {how} a step takes {takes}, {speedup(diagnosis)} as fast",
+            text=f"The interval holds 1, at which it is no faster.{replaced}",
+            threshold=f"a graph likely saves {round_percent(WORTH)} of the step, but may save nothing",
+            advice="Give the time of a step without the profiler by --step TIME"
+            + (f", or time both by `microbench graph {target}`" if target else ""),
+        )
+        return
     if graph.graphs > advice.MOST_GRAPHS:
         yield from _in_pieces(diagnosis, diagnosis.recorded, graph)
         return
-    how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
-    unknown = "A replay uses the memory of the capture: write results in place, and compare a replay with a step."
-    unknown += f" {REPLACED}" if diagnosis.recorded.replaceable else ""
-    doubtful = graph.speedup_low < 1
+    pays = f"pays off after {counted(graph.break_even, 'step')}"
     shapes = f"{step.every} kinds of steps take turns, and each needs a graph of its own. " if step.every > 1 else ""
     yield Finding(
         rule="diagnose.graph",
-        severity="note" if doubtful else "advice",
+        severity="advice",
         title=(
             f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
-            f"{speedup(diagnosis)} as fast"
-            + (", so it may not pay" if doubtful else f"; capture takes {as_time(graph.making_s)}, {pays_off(graph)}")
+            f"{speedup(diagnosis)} as fast; capture takes {as_time(graph.making_s)}, {pays}"
         ),
-        text=f"{shapes}{unknown}",
+        text=f"{shapes}A replay uses the memory of the capture: write results in place, and compare a replay with a "
+        f"step.{replaced}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
-        advice=f"{advice.how(diagnosis)}{_except(graph)}",
+        advice=f"{advice.how(diagnosis)}{_except(graph, diagnosis.recorded.blockers)}",
     )
 
 
@@ -409,7 +411,13 @@ def _by_library(diagnosis: Diagnosis, title: str) -> Finding:
 
 def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
     """What a program of this library can do where no graph is foreseen, or a faster way to launch."""
-    if diagnosis.bound not in advice.SUBMITTING or diagnosis.recorded is None:
+    late = f"The GPU waits {as_time(_late_s(diagnosis))} of {{}} for work to be submitted; what a graph saves of it is "
+    late += "not predicted"
+    if diagnosis.recorded is None:
+        if diagnosis.bound == "launch-bound" and advice.target(diagnosis):
+            yield _by_library(diagnosis, late.format("the trace"))
+        return
+    if diagnosis.bound not in advice.SUBMITTING:
         return
     if (found := advice.ladder(diagnosis)) is not None and found.speedup > 1 + WORTH:
         title, text = advice.ladder_words(found)
@@ -421,36 +429,34 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold=f"another layer saves {round_percent(WORTH)} of the step by the run's own costs",
             advice=text,
         )
-    unpredicted = any("short gaps" in check.forbids for check in diagnosis.health)
-    stops = sum(blocker.count for blocker in diagnosis.recorded.blockers)
-    unbroken = not diagnosis.recorded.replays and diagnosis.recorded.launches >= FEWEST_LAUNCHES * stops
-    if unpredicted and unbroken and diagnosis.bound == "launch-bound":
-        late = f"The GPU waits {as_time(_late_s(diagnosis))} of each step for work to be submitted"
-        yield _by_library(diagnosis, f"{late}; what a graph saves of it is not predicted")
+    blockers = diagnosis.recorded.blockers  # a pageable copy also has a wait
+    stops = [sum(one.count for one in blockers if one.why == why) for why in advice.FIRST]
+    unbroken = not diagnosis.recorded.replays and diagnosis.recorded.launches >= FEWEST_LAUNCHES * max(stops)
+    if _unpredicted(diagnosis, diagnosis.recorded) and unbroken and diagnosis.bound == "launch-bound":
+        yield _by_library(diagnosis, late.format("each step"))
     elif diagnosis.graph is None and advice.program_of(diagnosis.trace) in ("jax", "generate"):
         yield _by_library(diagnosis, f"Each step makes {diagnosis.recorded.calls:.0f} CUDA calls")
 
 
-def _no_graph(diagnosis: Diagnosis, recorded: Recorded) -> str:
-    """Whether a graph was found to give nothing, or what it would give is unknown."""
-    if diagnosis.unwatched is not None or recorded.replays or recorded.paced_s is not None:
-        return "No graph is advised"
-    return "What a graph would give is not predicted"
+def _unpredicted(diagnosis: Diagnosis, recorded: Recorded) -> bool:
+    """Whether what a graph would give is unknown, where none was found to give nothing."""
+    known = diagnosis.graph is not None or diagnosis.unwatched is not None
+    return not (known or recorded.replays or recorded.paced_s is not None)
 
 
 REPLACED = "A capture may replace kernels, such as attention's; `microbench measure` captures the step for real."
 
 
-def _except(graph: Graph) -> str:
+def _except(graph: Graph, blockers: Sequence[Blocker]) -> str:
     """What a capture must not contain."""
-    if graph.blockers and _waits_behind(graph):
-        return f". Keep {blocker_words(graph.blockers[0])} behind the replay: a capture cannot hold it"
-    return ". The calls named below stay outside" if graph.blockers else ""
+    if blockers and _waits_behind(graph, blockers):
+        return f". Keep {blocker_words(blockers[0])} behind the replay: a capture cannot hold it"
+    return ". The calls named below stay outside" if blockers else ""
 
 
-def _waits_behind(graph: Graph) -> bool:
+def _waits_behind(graph: Graph, blockers: Sequence[Blocker]) -> bool:
     """Whether the step only waits behind its work, where a replay is waited for just as well."""
-    return graph.graphs == 1 and all(one.why == "waits for the GPU" and one.count <= 1 for one in graph.blockers)
+    return graph.graphs == 1 and all(one.why == "waits for the GPU" and one.count <= 1 for one in blockers)
 
 
 def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -459,20 +465,26 @@ def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield from _library(diagnosis)
 
 
-BEST = {"waits": "Without waiting for the GPU inside it", "pinned": "With pinned memory"}
+# Remedies that the calls to change are named with: why these are in the way, and what a step is without that.
+BEST = {
+    "waits": ("waits for the GPU", "Without waiting for the GPU inside it"),
+    "pinned": ("copies pageable memory", "With pinned memory"),
+}
 
 
 def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The remedy that saves most, if it is one of BEST; others have findings of their own."""
     for best in diagnosis.remedies[:1]:
-        if best.name in BEST:
+        if best.name in BEST and diagnosis.recorded is not None:
+            why, name = BEST[best.name]
+            which = [blocker_words(one) for one in diagnosis.recorded.blockers if one.why == why][:2]
             yield Finding(
                 rule="diagnose.best",
                 severity="advice",
-                title=f"{BEST[best.name]} a step takes {as_time(best.step_s)}, {times(best.speedup)} as fast",
+                title=f"{name} a step takes {as_time(best.step_s)}, {times(best.speedup)} as fast",
                 text="No other single change saves more.",
                 threshold=f"the change that saves most, if it saves {round_percent(WORTH)} of the step",
-                advice=best.what[0].upper() + best.what[1:],
+                advice=best.what[0].upper() + best.what[1:] + (f": {'; '.join(which)}" if which else ""),
             )
 
 
@@ -481,9 +493,9 @@ def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
     graph = diagnosis.graph
     if recorded is None or not recorded.blockers or graph is None:
         return
-    if graph.graphs > advice.MOST_GRAPHS or graph.speedup_low < 1:
+    if graph.graphs > advice.MOST_GRAPHS or graph.doubtful:
         return
-    if _waits_behind(graph):
+    if _waits_behind(graph, recorded.blockers):
         if (step_s := _without_waits_s(diagnosis)) < math.inf and diagnosis.remedies[0].name != "waits":
             faster = next(one.speedup for one in diagnosis.remedies if one.name == "waits")
             yield Finding(
@@ -543,11 +555,6 @@ def _processor(diagnosis: Diagnosis, processor: Processor | None) -> Iterator[Fi
     )
 
 
-def waits_of(recorded: Recorded) -> float:
-    """How often the host waits for the GPU in a step."""
-    return sum(blocker.count for blocker in recorded.blockers if blocker.why == "waits for the GPU")
-
-
 def blocker_words(blocker: Blocker) -> str:
     """A blocker in words: "cudaStreamSynchronize in aten::item (1 a step)"."""
     place = f" in {plain(blocker.place, LONGEST_NAME)}" if blocker.place else ""
@@ -565,24 +572,38 @@ def _own_s(diagnosis: Diagnosis) -> float:
 
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
-    step, pauses_s = diagnosis.step, _own_s(diagnosis)
-    if step is not None and pauses_s > NAMED * step.watched_s and diagnosis.bound != "GPU-bound":
-        most = next(iter(owners(diagnosis.idle)), None) if diagnosis.idle is not None else None
-        whose = ""
-        if most is not None and most.name != NAMELESS and 2 * each(diagnosis, most.seconds) > pauses_s:
-            within = "" if most.name.startswith(WAITING) else "in "
-            whose = f", most of it {within}{plain(most.name)}: {plain(most.most, LONGEST_NAME)}"
-        removed = next((one for one in diagnosis.remedies if one.name == "pauses"), None)
-        gain = f"; without it a step is {times(removed.speedup)} as fast" if removed is not None else ""
-        yield Finding(
-            rule="diagnose.pauses",
-            severity="advice",
-            title=f"The program's own work between launches takes {as_time(pauses_s)} of each step{whose}{gain}",
-            text="The host calls nothing of CUDA for more than 1 ms. No graph shortens that.",
-            threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step, "
-            "while the GPU idles",
-            advice="Prepare data ahead of the step in another process or thread; if one does, make that one faster",
-        )
+    step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
+    if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
+        return
+    places = recorded.changes.get("pauses", {})
+    within_s = {name: sum(of[at] for at in of if at in places) for name, of in recorded.owned.items()}
+    name = max(within_s, key=lambda one: within_s[one], default=NAMELESS)
+    half_s, whose = recorded.pauses_s * recorded.steps / 2, ""
+    submits = sum(seconds for owner, seconds in within_s.items() if owner in FRAMEWORK) > half_s
+    most = next((one for one in owners(diagnosis.idle) if one.name == name), None) if diagnosis.idle else None
+    if most is not None and name != NAMELESS and within_s[name] > half_s:
+        within = "" if name.startswith(WAITING) else "in "
+        whose = f", most of it {within}{plain(name)}: {plain(most.most, LONGEST_NAME)}"
+    removed = next((one for one in diagnosis.remedies if one.name == "pauses"), None)
+    gain = f"; without it a step is {times(removed.speedup)} as fast" if removed is not None else ""
+    what = "Pauses between launches take" if submits else "The program's own work between launches takes"
+    change = "Prepare data ahead of the step in another process or thread; if one does, make that one faster"
+    if recorded.paced_s is not None:
+        change = f"It waits for what comes every {as_time(recorded.paced_s)}: more workers help a loader; a camera or "
+        change += "a timer sets the pace"
+    elif name == LOADER and whose:
+        change = f"Give it {HELPS[LOADER]}"
+    elif submits:
+        change = "Do on the GPU what of it computes on the CPU; a graph saves what only prepares work of the GPU"
+    yield Finding(
+        rule="diagnose.pauses",
+        severity="note" if submits and diagnosis.bound != "host-bound" else "advice",
+        title=f"{what} {as_time(pauses_s)} of each step{whose}{gain}",
+        text="The host calls nothing of CUDA for more than 1 ms. " + ("" if submits else "No graph shortens that."),
+        threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step, "
+        "while the GPU idles",
+        advice=change,
+    )
 
 
 # How to hide each kind of communication behind other work.
@@ -607,7 +628,9 @@ def kinds_words(diagnosis: Diagnosis, kinds: Sequence[Collective]) -> str:
 def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Communication that no other work hides, if it takes a share worth naming."""
     idle = diagnosis.idle
-    if idle is None or (diagnosis.bound != "communication-bound" and idle.exposed_s <= WARNING * idle.span_s):
+    if idle is None or diagnosis.bound == "start-up":  # others are waited for then, of which later steps have nothing
+        return
+    if diagnosis.bound != "communication-bound" and idle.exposed_s <= WARNING * idle.span_s:
         return
     most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
     beside = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
@@ -624,10 +647,12 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
     )
 
 
-def _pageable(trace: Trace) -> bool:
-    """Whether copies use pageable memory."""
-    pageable = MEMORIES.index("pageable")
-    return bool(((trace.work["source"] == pageable) | (trace.work["target"] == pageable)).any())
+def _most_copied(trace: Trace) -> tuple[str, str]:
+    """From and to which memory the GPU copies for the longest time."""
+    copies = trace.work[trace.work["kind"] == WORK_KINDS.index("copy")]
+    ways = copies["source"].astype(int) * len(MEMORIES) + copies["target"]
+    most = int(np.argmax(np.bincount(ways, copies["end_ns"] - copies["begin_ns"])))
+    return MEMORIES[most // len(MEMORIES)], MEMORIES[most % len(MEMORIES)]
 
 
 def _copying(trace: Trace) -> str:
@@ -645,18 +670,28 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
         ("copies", "diagnose.copies", _copying(diagnosis.trace)),
         ("waits", "diagnose.waits", "Wait less often"),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
+        (
+            "device gaps",
+            "diagnose.device_gaps",
+            "Fuse kernels, or give each more work: every kernel has a gap behind it",
+        ),
     )
     alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
     if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
-        takes = f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})"
+        takes, way = (
+            f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})",
+            _most_copied(diagnosis.trace),
+        )
+        change = "Keep on the GPU what the next kernels need, and copy the rest while they run"
+        if way == ("device", "device"):
+            change = "Write results where they are needed, without a copy from GPU memory to GPU memory"
         yield Finding(
             rule="diagnose.copies_alone",
             severity="advice",
             title=f"The GPU does nothing but copy for {takes}",
             text="",
             threshold=f"copy-bound, and copies alone take more than {round_percent(WARNING)} of the time",
-            advice="Keep on the GPU what the next kernels need, and copy the rest while they run"
-            + (", from pinned memory" if _pageable(diagnosis.trace) else ""),
+            advice=f"{change}, from and to pinned memory" if "pageable" in way else change,
         )
     if diagnosis.bound == "start-up":
         yield Finding(

@@ -23,6 +23,7 @@ from microbench.traces.trace import (
     NONE,
     RANGE_KINDS,
     RANGES,
+    STACKS,
     SYNC_KINDS,
     SYNCS,
     TURNS,
@@ -184,6 +185,7 @@ class Facts:
     other_waits_ns: tuple[int, ...] = ()
     loops: tuple[Loop, ...] = ()
     turns: Table = field(default_factory=lambda: np.empty(0, TURNS))
+    stacks: Table = field(default_factory=lambda: np.empty(0, STACKS))
     samples: Samples | None = None
 
 
@@ -331,6 +333,7 @@ class Collector:
             table["begin_ns"] -= first
             table["end_ns"] -= first
         facts.turns["at_ns"] -= first
+        facts.stacks["at_ns"] -= first
         taken = facts.samples
         if taken is not None:
             taken = taken._replace(at_ns={thread: at_ns - first for thread, at_ns in taken.at_ns.items()})
@@ -356,6 +359,7 @@ class Collector:
             other_waits_ns=tuple(end - first for end in facts.other_waits_ns),
             loops=facts.loops,
             turns=facts.turns,
+            stacks=facts.stacks,
             samples=taken,
         )
 

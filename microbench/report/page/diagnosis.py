@@ -9,7 +9,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, percent, plain
 from microbench.diagnosis import lanes, stacks
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.idle import CAUSES, said
 from microbench.diagnosis.owners import owners
 from microbench.diagnosis.words import speedup
 from microbench.report.document import Lane, Span, Table, TimeLine, Tone
@@ -84,7 +84,8 @@ def _part(diagnosis: Diagnosis, name: str, costs: str, figures: tuple[_Figure, .
 
 def _heading(diagnosis: Diagnosis) -> str:
     """What a graph gives and whose the idle time is, else the name of the trace."""
-    faster, idle = speedup(diagnosis), diagnosis.idle
+    graph, idle = diagnosis.graph, diagnosis.idle
+    faster = speedup(diagnosis) if graph is not None and not graph.doubtful else ""
     words = [f"as a graph {faster} as fast"] if faster else []
     if idle is not None and idle.span_s > 0:
         whose = f", most in {plain(owned[0].name)}" if (owned := owners(idle)) else ""
@@ -101,7 +102,7 @@ def _figures(diagnosis: Diagnosis, name: str) -> Iterator[tuple[_Figure, bytes]]
         what = "each step" if diagnosis.steps is not None else "the trace"
         still = TimeLine("", "", whole_s, time_ticks(whole_s), drawn)
         title = f"The idle time of {what}, {as_time(whole_s)}, by cause and function"
-        figure = _Figure(f"{name}-idle", "flame", title, FLAME, still, _legend(flame))
+        figure = _Figure(f"{name}-idle", "flame", title, FLAME, still, _legend(diagnosis, flame))
         yield figure, _encoded(drawn, whole_s)
     begin_ns, end_ns = lanes.window(diagnosis)
     stretch = lanes.lanes_of(
@@ -110,14 +111,14 @@ def _figures(diagnosis: Diagnosis, name: str) -> Iterator[tuple[_Figure, bytes]]
     )  # fmt: skip
     title = f"{'A typical step' if diagnosis.steps is not None else 'The trace'}, {as_time(stretch.length_s)}"
     about, still = recorded_step.about(diagnosis, stretch), recorded_step.pictures(diagnosis)[0]
-    figure = _Figure(f"{name}-step", "step", title, about, still, _legend(stretch.lanes))
+    figure = _Figure(f"{name}-step", "step", title, about, still, _legend(diagnosis, stretch.lanes))
     yield figure, _encoded(recorded_step.drawn(stretch.lanes), stretch.length_s)
 
 
-def _legend(drawn: Sequence[lanes.Lane]) -> tuple[tuple[Tone, str], ...]:
+def _legend(diagnosis: Diagnosis, drawn: Sequence[lanes.Lane]) -> tuple[tuple[Tone, str], ...]:
     """What the colours of these lanes mean."""
     used = {piece.what for lane in drawn for piece in lane.pieces}
-    legend = (("work", "work of the GPU"), *((cause, cause) for cause in CAUSES))
+    legend = (("work", "work of the GPU"), *((cause, said(diagnosis.trace, cause)) for cause in CAUSES))
     return tuple((TONES[what], words) for what, words in legend if what in used)
 
 

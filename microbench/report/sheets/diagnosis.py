@@ -6,7 +6,8 @@ from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, stacks, words
 from microbench.diagnosis.diagnosis import Diagnosis, each
-from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.gpu_use import largest
+from microbench.diagnosis.idle import CAUSES, said
 from microbench.diagnosis.owners import owners
 from microbench.diagnosis.window import OTHERS
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
@@ -98,8 +99,7 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     idle = diagnosis.idle
     if idle is None:
         return [AnswerLine("idle", (Cell(f"not given: {diagnosis.why_no_idle}"),), verdict="warning")]
-    long = diagnosis.steps is None and idle.span_s > 1
-    whole = "each second" if long else as_time(each(diagnosis, idle.span_s))
+    whole = as_time(each(diagnosis, idle.span_s))
     in_all = Cell(f"{as_time(each(diagnosis, idle.idle_s))} of {whole} ({percent(idle.idle_s / idle.span_s)})")
     shown = [cause for cause in CAUSES if idle.causes[cause] > LEAST_SHOWN * idle.span_s]
     causes = sorted(shown, key=lambda cause: -idle.causes[cause])
@@ -144,11 +144,12 @@ def ranks_screen(several: list[Diagnosis], costs: str, *, everything: bool = Fal
         if place in shown
     )
     # Enough of them can be dropped that names and verdicts need no second line.
-    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5, "alone": 6, "collectives": 7}
-    own = ("a step", "GPU works", "a launch", *(["collectives", "alone"] if exchange else []), "GPU idle")
+    works = "computes" if exchange else "GPU works"
+    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, works: 4, "a launch": 5, "alone": 6, "collectives": 7}
+    own = ("a step", works, "a launch", *(["collectives", "alone"] if exchange else []), "GPU idle")
     titles = columns("", *own, "bound", "as a graph", drop=drop)
     about = "each step as it was recorded; a launch: the host's time for one"
-    about += "; alone: it only communicates, which is not in GPU works" if exchange else ""
+    about += "; computes: the GPU works, and not only on communication; alone: only on that" if exchange else ""
     more = len(several) - len(shown)
     notes = (f"{counted(more, 'trace')} more, with no more work than these: microbench diagnose FOLDER --all",)
     table = Table("The traces beside each other", about, titles, rows, notes if more else ())
@@ -170,7 +171,7 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
         parts: list[tuple[str, float, Tone]] = [
             ("work", idle.busy_s - idle.exposed_s, TONES["work"]),
             ("communication alone", idle.exposed_s, "on_second"),
-            *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES),
+            *((said(diagnosis.trace, cause), idle.causes[cause], TONES[cause]) for cause in CAUSES),
         ]
         rows = [_row(diagnosis, name, seconds, tone) for name, seconds, tone in parts if seconds > 0]
         about, notes = f"the GPU with most work, {each}", ("The parts add up to the recorded time.",)
@@ -209,7 +210,8 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
 def _tree_row(diagnosis: Diagnosis, row: stacks.Row) -> tuple[Cell, ...]:
     """A row of the tree in a column of a constant width; of a chain of calls the last one."""
     depth = min(row.depth, TREE_WIDTH // 2)
-    name = plain(f"{'… ' if len(row.names) > 1 else ''}{row.names[-1] if row.names else 'others'}", 4 * TREE_WIDTH)
+    name = said(diagnosis.trace, row.names[-1] if row.names else "others")
+    name = plain(f"{'… ' if len(row.names) > 1 else ''}{name}", 4 * TREE_WIDTH)
     room = TREE_WIDTH - depth
     name = name if len(name) <= room else f"…{name[1 - room :]}"
     own = as_time(each(diagnosis, row.itself_ns * 1e-9)) if row.itself_ns else ""
@@ -240,37 +242,37 @@ def answer(diagnosis: Diagnosis) -> dict[str, object]:
         "idle": None,
         "why_no_idle": diagnosis.why_no_idle,
         "graph": None if graph is None else msgspec.to_builtins(graph),
+        "blockers": msgspec.to_builtins(diagnosis.recorded.blockers) if diagnosis.recorded is not None else [],
         "why_no_graph": diagnosis.why_no_graph,
+        "kernels": [
+            {"name": plain(one.name), "count": one.number, "seconds": one.seconds, "most": plain(one.most)}
+            for one in largest(diagnosis)[:LISTED]
+        ],
         "advice": msgspec.to_builtins(diagnosis.remedies),
         "findings": [one.words for one in words.findings(diagnosis)],
     }  # fmt: skip
-
-    def of_step(figure: float) -> float:
-        """A figure of the window as one of a step; that of the window without steps."""
-        return figure / diagnosis.steps.count if diagnosis.steps is not None else figure
-
     if idle is not None:
-        whole["idle"] = {cause: of_step(seconds) for cause, seconds in idle.causes.items()}
-        whole["busy_s"], whole["span_s"] = (of_step(each) for each in (idle.busy_s, idle.span_s))
-        whole["communication_s"] = of_step(idle.communication_s)
-        whole["exposed_communication_s"] = of_step(idle.exposed_s)
+        whole["idle"] = {cause: each(diagnosis, seconds) for cause, seconds in idle.causes.items()}
+        whole["busy_s"], whole["span_s"] = (each(diagnosis, one) for one in (idle.busy_s, idle.span_s))
+        whole["communication_s"] = each(diagnosis, idle.communication_s)
+        whole["exposed_communication_s"] = each(diagnosis, idle.exposed_s)
         whole["collectives"] = [
             {
-                "name": one.name, "count": of_step(one.pieces),
-                "seconds": of_step(one.seconds), "exposed_s": of_step(one.exposed_s),
+                "name": one.name, "count": each(diagnosis, one.pieces),
+                "seconds": each(diagnosis, one.seconds), "exposed_s": each(diagnosis, one.exposed_s),
             }
             for one in idle.collectives
         ]  # fmt: skip
         whole["owners"] = [
             {
-                "name": plain(one.name), "seconds": of_step(one.seconds), "most": plain(one.most),
-                "most_s": of_step(one.most_s), "helps": one.helps,
+                "name": plain(one.name), "seconds": each(diagnosis, one.seconds), "most": plain(one.most),
+                "most_s": each(diagnosis, one.most_s), "helps": one.helps,
                 "without": msgspec.to_builtins(diagnosis.without.get(one.name)),
             }
             for one in owners(idle)
         ]  # fmt: skip
         whole["places"] = [
-            {"cause": one.cause, "name": plain(one.name), "seconds": of_step(one.seconds)}
+            {"cause": one.cause, "name": plain(one.name), "seconds": each(diagnosis, one.seconds)}
             for one in idle.places[:LISTED]
         ]
     return whole

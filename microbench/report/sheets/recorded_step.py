@@ -8,7 +8,7 @@ from typing import Literal
 from microbench.core.units import as_time, plain
 from microbench.diagnosis import lanes, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.idle import BETWEEN, CAUSES, OWN_TIME
 from microbench.diagnosis.lanes import IDLE, Stretch, What
 from microbench.report.document import Lane, Report, Section, Span, Table, TimeLine, Tone
 from microbench.report.suites.timeline import time_ticks
@@ -31,9 +31,9 @@ CELLS, FEW = 100, 40
 # Kernels in the picture of the step's beginning.
 BEGINNING = 8
 Kind = Literal["solid", "shaded", "pale"]
-SHADES: Mapping[str, Kind] = {"Python and framework time between CUDA calls": "solid", "launch calls": "shaded"}
+SHADES: Mapping[str, Kind] = {BETWEEN: "solid", OWN_TIME: "solid", "launch calls": "shaded"}
 OTHER_SHADE: Kind = "pale"
-SHADES_IN_WORDS = "idle: █ Python and framework, ▒ launch calls, ░ other causes"
+SHADES_IN_WORDS = "idle: █ between calls, ▒ launch calls, ░ other causes"
 TEMPLATE = re.compile(r"[<(].*")
 
 
@@ -115,7 +115,7 @@ def _of_cause(begin_s: float, end_s: float, cause: str, tone: Tone) -> Span:
 def _short(span: Span) -> Span:
     """The span with a name that may fit into a line: the cause alone, a function without its template."""
     cause = span.text.partition(": ")[0]
-    if cause in CAUSES:
+    if cause in CAUSES or cause in SHADES:
         return _of_cause(span.begin_s, span.end_s, cause, span.tone)
     text = TEMPLATE.sub("", span.text.removeprefix("void ")).strip()
     text = text if text.startswith("aten::") else text.rpartition("::")[2]

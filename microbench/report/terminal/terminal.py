@@ -122,11 +122,11 @@ def draw_findings(findings: Iterable[Finding], console: Console, *, mark: str = 
         painter.finding(finding, mark)
 
 
-def tell(lines: Iterable[str], console: Console) -> None:
-    """Print quiet lines unwrapped, so that paths and commands can be copied."""
+def tell(lines: Iterable[str], console: Console, *, whole: bool = True) -> None:
+    """Print quiet lines; ``whole`` ones stay unwrapped, so that paths and commands can be copied."""
     painter = Painter(console)
     for line in lines:
-        console.print(painter.text(line, "quiet"), soft_wrap=True)
+        console.print(painter.text(line, "quiet"), soft_wrap=whole)
 
 
 def tell_error(error: MicrobenchError, console: Console) -> None:
