@@ -429,7 +429,9 @@ class _Reader:
         submitting = {thread: numbers[thread] for thread in most if thread != NONE}
         each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
         main_lines = lines(each[main], lambda key: self._named_line(key, "main thread at "))
-        taken = {one: np.concatenate([rows["begin_ns"], rows["end_ns"]]).astype(np.int64) for one, rows in each.items()}
+        # What a late sample says counts from when it was due, and is surely so only when it was taken.
+        due = {one: rows["begin_ns"][rows["flags"] == 0] for one, rows in each.items()}
+        taken = {one: np.concatenate([due[one], rows["end_ns"]]).astype(np.int64) for one, rows in each.items()}
         at_ns = {thread: np.unique([*taken[one], *taken[main]]) for thread, one in submitting.items()}
         for thread, number in submitting.items():
             found = lines(each[number], self._named_line)
