@@ -63,6 +63,14 @@ def test_a_sound_function_is_proved_and_bit_by_bit(name: str) -> None:
     assert report.counts["replays"] >= 20
 
 
+@pytest.mark.parametrize("name", [one for one in graph_traps.SETTINGS if one not in OF_A_GPU])
+def test_a_setting_that_the_caller_changes_between_calls_is_noticed(name: str) -> None:
+    report = graph_traps.report_of(graph_traps.SETTINGS[name])
+    assert report.proved, graph_traps.said(report)
+    assert report.exact
+    assert graph_traps.notices(graph_traps.SETTINGS[name])
+
+
 def examined(function: Any, *arguments: Any) -> Any:
     return graph_traps.report_of(lambda: (function, arguments))
 
@@ -292,7 +300,7 @@ def test_a_value_that_the_module_names_is_looked_at(tmp_path: Path) -> None:
     file = tmp_path / "settings_step.py"
     file.write_text(
         "from types import SimpleNamespace\nimport torch\nconfig = SimpleNamespace(inner=SimpleNamespace(scale=2.0))\n"
-        "def step(a):\n    return a * config.inner.scale\n"
+        "name = 'sca'\ndef step(a):\n    return a * getattr(config.inner, name + 'le')\n"
     )
     spec = importlib.util.spec_from_file_location("settings_step", file)
     assert spec is not None
@@ -381,17 +389,17 @@ def test_a_graphed_function_counts_and_falls_back() -> None:
 def test_with_check_a_wrong_graph_is_an_error_at_its_first_replay() -> None:
     from microbench import graphed
 
-    state, rate = {"calls": 0}, torch.tensor(0.5)
+    state, rate = dict.fromkeys(range(100), 0), torch.tensor(0.5)  # too large to be looked at
 
     def counts(a: Any) -> Any:
-        state["calls"] += 1
-        return a * state["calls"]
+        state[99] += 1
+        return a * state[99]
 
     step = graphed(counts, check=8)
     for _ in range(3):
         step(torch.ones(2))
-    assert state["calls"] == 3, "what the function does besides is done once"
-    with pytest.raises(RuntimeError, match=r"values of the host .* state\['calls'\]"):
+    assert state[99] == 3, "what the function does besides is done once"
+    with pytest.raises(RuntimeError, match=r"values of the host .* state\[99\]"):
         [step(torch.ones(2)) for _ in range(3)]
     sound = graphed(check=8)(lambda a: a * rate)
     for number in range(20):
