@@ -24,11 +24,12 @@ from typing import Any
 import torch
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
-SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum)
+SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
 CALLED = "()"  # the key of a value that its holder returns
 MOST_ENTRIES = 64  # of a container, whose values are looked at
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 NONE: frozenset[str] = frozenset()
+OWN = frozenset({"training"})
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
 FORWARD = ("forward", "backward", "setup_context")
 MAKING = ("__init__", "__new__", "__repr__", "__setattr__", "__getstate__", "__setstate__", "__reduce__", "__del__")
@@ -204,27 +205,33 @@ class Graph:
     def guard(self, kind: Any, places: Iterable[tuple[str, Any, Any]]) -> None:
         """Keep what a call must be like: its inputs and modes, and the values at these places."""
         self._expected = kind
-        self._entries, self._others = [], []
+        self._entries: list[tuple[Any, Any, Any]] = []
+        self._others: list[tuple[Any, Any, Any]] = []
+        self._parts, self._bound = [], BOUND[0]
         for _, holder, key in places:
             value = now(holder, key)
-            if type(holder) in (dict, list):
-                self._entries.append([holder, key, value])
+            if isinstance(key, Part):
+                self._parts.append((holder, key, value))
+            elif type(holder) in (dict, list):
+                self._entries.append((holder, key, value))
             elif isinstance(holder, dict | list):
-                self._others.append([functools.partial(now, holder, key), CALLED, value])
+                self._others.append((functools.partial(now, holder, key), CALLED, value))
             else:
-                self._others.append([holder, key, value])
+                self._others.append((holder, key, value))
 
     def fits(self, inputs: Any, also: Any) -> bool:
         """Whether a call may be replayed: inputs of this kind, and nothing that the host decides by has changed."""
         try:
-            for one in self._entries:
-                holder, key, value = one
-                if holder[key] is not value and not _equal(one, holder[key]):
+            for holder, key, value in self._entries:
+                if holder[key] is not value and not _equal(self._entries, holder, key, holder[key]):
                     return False
-            for one in self._others:
-                holder, key, value = one
+            if self._bound != BOUND[0]:
+                if any(holder[key] is not value for holder, key, value in self._parts):
+                    return False
+                self._bound = BOUND[0]
+            for holder, key, value in self._others:
                 found = holder() if key is CALLED else getattr(holder, key)
-                if found is not value and not _equal(one, found):
+                if found is not value and not _equal(self._others, holder, key, found):
                     return False
         except (LookupError, AttributeError, ValueError):  # it is no longer there
             return False
@@ -323,7 +330,7 @@ class Reads:
         if of_library(one.__code__) and not typed and one is not self._root:
             return
         read, written, known = _named(one.__code__)
-        self._names |= read
+        self._names |= read | ({"__dict__"} if "vars" in known else NONE) | (known & {"getattr", "hasattr"})
         self._written |= written
         for name in known:
             imported = sys.modules.get(name) or sys.modules.get(f"{one.__globals__.get('__package__')}.{name}")
@@ -343,18 +350,21 @@ class Reads:
                 self._found[id(os.environ), code] = f"os.environ[{key!r}]", Variable(code), CALLED
 
     def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
-        if isinstance(one, list | set | deque) and not more:
+        fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
+        if fixed or isinstance(one, list | deque):
             self._found[id(one), len] = f"len({name})", one.__len__, CALLED
+        if fixed and isinstance(one, set | deque) and len(one) <= MOST_ENTRIES:
+            copied = frozenset if isinstance(one, set) else tuple
+            self._found[id(one), copied] = name, functools.partial(copied, one), CALLED
         if isinstance(one, set):
             return
         entries: list[tuple[Any, Any]] = list(one.items() if isinstance(one, dict) else enumerate(one))
-        fixed = not self._written & CHANGING
         if len(one) > MOST_ENTRIES:
             self.left[f"{name}, of more than {MOST_ENTRIES} entries"] = None
             entries = [each for each in entries if each[0] in self._names or each[0] in more]
         for number, (key, value) in enumerate(entries):
             named = f"{name}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
-            if isinstance(one, dict | list) and (isinstance(value, SETTINGS) or (fixed and not more)):
+            if isinstance(one, dict | list) and (fixed or isinstance(value, SETTINGS)):
                 self._add(named, one, key, more)
             else:
                 self._waiting.append((named, value, more))
@@ -362,11 +372,14 @@ class Reads:
     def _of_attributes(self, name: str, one: dict[str, Any], more: frozenset[str], layer: bool = False) -> None:
         """The entries of an object's or a module's dictionary that code names; those that only a library's code names,
         and what code binds anew, only if they are settings."""
-        for key in [each for each in one if each in self._names or each in more]:
-            if layer and key in OF_LAYERS:
+        every = "__dict__" in self._names and not layer
+        for key in [each for each in one if every or each in self._names or each in more]:
+            if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
             value, named = one[key], f"{name}.{key}"
-            fixed = key in self._names and (key not in self._written or (isinstance(value, torch.Tensor) and not layer))
+            fixed = (every or key in self._names) and (
+                key not in self._written or (isinstance(value, torch.Tensor) and not layer)
+            )
             if isinstance(value, SETTINGS) or (fixed and not isinstance(value, types.ModuleType | type)):
                 self._add(named, one, key, more)
             else:
@@ -374,23 +387,30 @@ class Reads:
 
     def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
         kind: Any = type(one)
-        if isinstance(one, Iterator):
+        if isinstance(one, Iterator) and not isinstance(one, weakref.ProxyTypes):
             self.left[f"what {name} yields"] = None
         if hasattr(one, "__array_interface__"):
-            self.left[f"the host's array {name}"] = None
+            if one.size <= MOST_ENTRIES:
+                self._found[id(one), bytes] = name, one.tobytes, CALLED
+            else:
+                self.left[f"the host's array {name}"] = None
         if not all(_is_own(each) for each in kind.__mro__ if each not in (object, torch.nn.Module)):
             more |= _method_names(kind, frozenset(self._names & {*dir(kind)}))
         attributes = getattr(one, "__dict__", {})
         if isinstance(one, torch.nn.Module):
-            self._of_attributes(name, attributes, more, layer=True)
+            self._of_attributes(name, attributes, more | OWN if _is_own(kind) else more, layer=True)
             for part in ("_parameters", "_buffers", "_modules"):
                 for key, value in attributes[part].items():
-                    if key in self._names and key not in self._written:
-                        self._found.setdefault((id(attributes[part]), key), (f"{name}.{key}", attributes[part], key))
+                    if key not in self._written and (key in self._names or part != "_buffers"):
+                        self._found[id(attributes[part]), key] = f"{name}.{key}", attributes[part], Part(key)
                     self._waiting.append((f"{name}.{key}", value, NONE))
             hooks = [attributes[each] for each in OF_LAYERS if each.endswith("_hooks")]
             self._waiting.extend((name, each, NONE) for part in hooks for each in part.values())
         else:
+            if {"getattr", "hasattr"} & self._names and (
+                _is_own(kind) or not more
+            ):  # which may find what is not there now
+                self._found[id(attributes), len] = f"the attributes of {name}", attributes.__len__, CALLED
             self._of_attributes(name, attributes, more)
             self._waiting.append((name, getattr(one, "__wrapped__", None), NONE))
         for each in kind.__mro__:
@@ -412,8 +432,25 @@ class Reads:
                         self._waiting.append((name, value, NONE))
                     if key in self._names and function.__qualname__ != f"{each.__qualname__}.{key}":
                         self._add(f"{name}.{key}", each, key)  # not a method of its own
-                elif key in self._names and not hasattr(value, "__get__") and key not in own:
+                elif key in self._names and hasattr(value, "__get__"):
+                    self._waiting.append((f"{name}.{key}", value, NONE))
+                elif key in self._names and key not in own:
                     self._add(f"{name}.{key}", holder, key)
+
+
+class Part(str):
+    """The name of a layer, a parameter or a buffer in its layer; ``BOUND`` counts how often any layer gets one."""
+
+    __slots__ = ()
+
+
+def _count(*_: Any) -> None:
+    BOUND[0] += 1
+
+
+BOUND = [0]
+for bound in ("module", "parameter", "buffer"):
+    getattr(torch.nn.modules.module, f"register_module_{bound}_registration_hook")(_count)
 
 
 class Variable:
@@ -535,14 +572,17 @@ def held(value: Any) -> Any:
         return type(value), value
     if isinstance(value, tuple):
         return type(value), tuple([held(each) for each in value])
+    if isinstance(value, types.MethodType):
+        return Same(value.__func__), Same(value.__self__)
     return (type(value), value) if isinstance(value, SETTINGS) else Same(value)
 
 
-def _equal(one: list[Any], found: Any) -> bool:
-    """Whether a value equals the guarded one, whose place it takes then."""
-    if held(found) != held(one[2]):
+def _equal(guarded: list[tuple[Any, Any, Any]], holder: Any, key: Any, found: Any) -> bool:
+    """Whether a value equals the guarded one, whose place it takes then, so that its identity tells next time."""
+    place = next(place for place, one in enumerate(guarded) if one[0] is holder and one[1] is key)
+    if held(found) != held(guarded[place][2]):
         return False
-    one[2] = found
+    guarded[place] = holder, key, found
     return True
 
 
@@ -579,7 +619,11 @@ def was_written(one: torch.Tensor, mark: Any) -> bool:
 
 
 def _modes() -> Any:
-    return torch.is_grad_enabled(), torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+    )
 
 
 def described(value: Any, tensors: list[Any]) -> Any:

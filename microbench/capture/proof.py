@@ -23,7 +23,18 @@ import numpy as np
 import torch
 
 from microbench.capture.blockers import library
-from microbench.capture.graphed import CALLED, SCALARS, Graphed, described, mapped, marked, now, of_library, was_written
+from microbench.capture.graphed import (
+    CALLED,
+    SCALARS,
+    Graphed,
+    Part,
+    described,
+    mapped,
+    marked,
+    now,
+    of_library,
+    was_written,
+)
 from microbench.capture.state import After, Kept, after, bind, fill, reached
 from microbench.experiments.own.culprit import attempt
 
@@ -364,7 +375,8 @@ class Plan:
         found, reached = {True: 0, False: 0}, self._start.reached
         for name, (holder, key) in reached.bindings.items():
             value = now(holder, key)
-            other = None if key in HOW or (key is CALLED and not hasattr(holder, "__self__")) else another(value)
+            only_read = isinstance(key, Part) or (key is CALLED and not hasattr(holder, "__self__"))
+            other = None if key in HOW or only_read else another(value)
             noticed = (id(holder), key) in reached.noticed  # by every graph: a few are tried
             if other is None:
                 continue
