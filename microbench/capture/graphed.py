@@ -26,7 +26,7 @@ import torch
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
 CALLED = "()"  # the key of a value that its holder returns
-MOST_ENTRIES = 64  # of a container, whose values are looked at
+MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 NONE: frozenset[str] = frozenset()
 OWN = frozenset({"training"})
@@ -50,8 +50,8 @@ class Graphed:
 
     The first calls run as before (``warm_up``), the next is captured, the others are replayed. A graph fits a call if
     inputs have the same shapes, strides, types and devices, and if all else is the same by which the host decides:
-    arguments that are no tensors; what the function reads from its module, its closure and its objects; an optimizer's
-    settings; grad mode and autocast; what ``also()`` returns. Otherwise the call is captured again, for at most
+    arguments that are no tensors; what the function's code names (see Reads); an optimizer's settings; grad mode,
+    autocast and the default type; what ``also()`` returns. Otherwise the call is captured again, for at most
     ``most`` graphs, and then runs without a graph. ``counts`` says how often each happened, ``reasons`` why a call was
     not replayed.
 
@@ -264,10 +264,10 @@ def guards(function: Any, arguments: Any = ()) -> list[tuple[str, Any, Any]]:
 class Reads:
     """What a function reads from the host, found from the names in its code and in the code that it calls.
 
-    These are globals, closure cells, entries of containers, lengths of lists, settings of optimizers, and attributes
-    that the code names: of objects, classes, the user's modules, and layers within models. ``places`` are triples of a
-    name, a holder and a key. Code of libraries is not followed, but for the methods of layers and other objects.
-    ``left`` names what is not looked at.
+    These are globals, closure cells, entries and lengths of containers, context variables, variables of the
+    environment, settings of optimizers, and attributes: of objects, classes, the user's modules, and layers within
+    models. ``places`` are triples of a name, a holder and a key. Functions of libraries are not followed, methods of
+    their objects are. ``left`` names what is not looked at.
     """
 
     def __init__(self, function: Any, arguments: Any = ()) -> None:
@@ -277,14 +277,16 @@ class Reads:
         while True:  # until no code is found that names more
             known = len(self._names)
             self._found: dict[tuple[int, Any], tuple[str, Any, Any]] = {}
-            self._seen: dict[tuple[int, int], Any] = {}
+            self._seen: dict[tuple[int, frozenset[str]], Any] = {}
             self.left: dict[str, None] = {}
             self._waiting = deque([("", function, NONE), *((name, one, NONE) for name, one in _leaves(arguments))])
-            while self._waiting:
+            while self._waiting and len(self._seen) < MOST_OBJECTS:
                 name, one, more = self._waiting.popleft()
-                if not isinstance(one, (*SETTINGS, torch.Tensor)) and (id(one), id(more)) not in self._seen:
-                    self._seen[id(one), id(more)] = one
+                if not isinstance(one, (*SETTINGS, torch.Tensor)) and (id(one), more) not in self._seen:
+                    self._seen[id(one), more] = one  # kept, so that no other object gets its number
                     self._visit(name, one, more)
+            if self._waiting:
+                self.left[f"what is beyond {MOST_OBJECTS} objects"] = None
             if len(self._names) == known:
                 break
         self.places = list(self._found.values())
@@ -388,7 +390,7 @@ class Reads:
     def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
         kind: Any = type(one)
         if isinstance(one, Iterator) and not isinstance(one, weakref.ProxyTypes):
-            self.left[f"what {name} yields"] = None
+            self.left[f"what the iterator {name} yields"] = None
         if hasattr(one, "__array_interface__"):
             if one.size <= MOST_ENTRIES:
                 self._found[id(one), bytes] = name, one.tobytes, CALLED
