@@ -246,14 +246,8 @@ def test_a_library_that_computes_something_else_under_capture_is_refused(otherwi
 
 
 def test_a_rare_change_by_hidden_state_is_no_rounding() -> None:
-    class Settings:
-        calls = 0
-
-    def step(a: Any) -> Any:
-        Settings.calls += 1
-        return a * (2 if Settings.calls % 12 == 11 else 1)
-
-    report = examined(step, torch.ones(4))
+    due = itertools.cycle([1] * 11 + [2])
+    report = examined(lambda a: a * next(due), torch.ones(4))
     assert not report.proved
     assert "something else" in report.why
 
@@ -302,7 +296,7 @@ def test_a_function_that_repeats_itself_with_deterministic_algorithms_is_compare
 def test_a_value_that_the_module_names_is_looked_at(tmp_path: Path) -> None:
     file = tmp_path / "settings_step.py"
     file.write_text(
-        "from types import SimpleNamespace\nimport torch\nconfig = SimpleNamespace(inner=SimpleNamespace(scale=2.0))\n"
+        "class Config:\n    pass\nconfig = Config()\nconfig.inner = Config()\nconfig.inner.scale = 2.0\n"
         "name = 'sca'\ndef step(a):\n    return a * getattr(config.inner, name + 'le')\n"
     )
     spec = importlib.util.spec_from_file_location("settings_step", file)

@@ -30,6 +30,7 @@ MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looke
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 NONE: frozenset[str] = frozenset()
 OWN = frozenset({"training"})
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
 FORWARD = ("forward", "backward", "setup_context")
 MAKING = ("__init__", "__new__", "__repr__", "__setattr__", "__getstate__", "__setstate__", "__reduce__", "__del__")
@@ -310,24 +311,23 @@ class Reads:
             if _is_own(one):
                 self._of_attributes(name, vars(one), NONE)
         elif isinstance(one, type):
-            if _is_own(one) and not issubclass(one, enum.Enum):
-                self._of_class(name, one, one)
+            for each in filter(_is_own, (one, kind)):  # a class, and the class of that class
+                self._of_class(name, one, each)
+            if issubclass(one, enum.Enum) and _is_own(one):
+                self._waiting.extend((f"{name}.{each.name}.value", each.value, NONE) for each in one)
         elif isinstance(one, dict | list | tuple | set | deque):
             self._of_container(name, one, more)
         elif isinstance(one, torch.optim.Optimizer):
-            for key in ("param_groups", "state"):  # load_state_dict() binds others
-                self._found.setdefault((id(vars(one)), key), (f"{name}.{key}", vars(one), key))
-            for number, group in enumerate(one.param_groups):
-                for key in group:
-                    if key != "params":
-                        self._add(f"{name}.param_groups[{number}][{key!r}]", group, key)
-            if _is_own(kind):
-                self._of_class(name, one, kind)
+            self._of_optimizer(name, one, kind)
         else:
             self._of_object(name, one, more)
 
     def _of_function(self, one: types.FunctionType) -> None:
-        self._waiting.append(("", getattr(one, "__wrapped__", None), NONE))
+        behind = (
+            getattr(one, "__wrapped__", None),
+            *getattr(one, "registry", {}).values(),
+        )  # by functools.singledispatch
+        self._waiting.extend(("", each, NONE) for each in behind)
         typed = one.__code__.co_filename[:1] == "<" and one.__globals__.get("__name__") == "__main__"
         if of_library(one.__code__) and not typed and one is not self._root:
             return
@@ -345,11 +345,20 @@ class Reads:
             self._add(name, cell, "cell_contents")
         for each in (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()):
             self._waiting.append((f"{one.__name__}.default", each, NONE))
+        self._of_attributes(one.__name__, vars(one), NONE)
         if {"environ", "getenv"} & {*read, *known}:
-            held_strings = (one.__globals__.get(name) for name in known)
-            for key in {*read, *(each for each in held_strings if isinstance(each, str))}:
-                code = os.environ.encodekey(key)
-                self._found[id(os.environ), code] = f"os.environ[{key!r}]", Variable(code), CALLED
+            self._found[0, "environ"] = "os.environ", Environment(), CALLED
+
+    def _of_optimizer(self, name: str, one: torch.optim.Optimizer, kind: Any) -> None:
+        self._found[id(one), len] = f"len({name}.param_groups)", one.param_groups.__len__, CALLED
+        for key in ("param_groups", "state"):  # load_state_dict() binds others
+            self._found.setdefault((id(vars(one)), key), (f"{name}.{key}", vars(one), key))
+        for number, group in enumerate(one.param_groups):
+            for key in group:
+                if key != "params":
+                    self._add(f"{name}.param_groups[{number}][{key!r}]", group, key)
+        if _is_own(kind):
+            self._of_class(name, one, kind)
 
     def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
         fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
@@ -371,10 +380,11 @@ class Reads:
             else:
                 self._waiting.append((named, value, more))
 
-    def _of_attributes(self, name: str, one: dict[str, Any], more: frozenset[str], layer: bool = False) -> None:
+    def _of_attributes(
+        self, name: str, one: dict[str, Any], more: frozenset[str], layer: bool = False, every: bool = False
+    ) -> None:
         """The entries of an object's or a module's dictionary that code names; those that only a library's code names,
         and what code binds anew, only if they are settings."""
-        every = "__dict__" in self._names and not layer
         for key in [each for each in one if every or each in self._names or each in more]:
             if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
@@ -391,7 +401,7 @@ class Reads:
         kind: Any = type(one)
         if isinstance(one, Iterator) and not isinstance(one, weakref.ProxyTypes):
             self.left[f"what the iterator {name} yields"] = None
-        if hasattr(one, "__array_interface__"):
+        if hasattr(kind, "__array_interface__"):
             if one.size <= MOST_ENTRIES:
                 self._found[id(one), bytes] = name, one.tobytes, CALLED
             else:
@@ -406,20 +416,28 @@ class Reads:
                     if key not in self._written and (key in self._names or part != "_buffers"):
                         self._found[id(attributes[part]), key] = f"{name}.{key}", attributes[part], Part(key)
                     self._waiting.append((f"{name}.{key}", value, NONE))
+            if isinstance(one, torch.nn.Sequential | torch.nn.ModuleList):  # which bind others when one is taken out
+                self._found[id(attributes), "_modules"] = f"the layers of {name}", attributes, "_modules"
+            first = None if "." in name else next((each for each in one.parameters() if type(each) in PLAIN), None)
+            if first is not None and (storage := first.untyped_storage()) is first.untyped_storage():
+                self._found[id(first), CALLED] = f"the memory of {name}", first.untyped_storage, CALLED  # to() moves it
+                del storage
             hooks = [attributes[each] for each in OF_LAYERS if each.endswith("_hooks")]
             self._waiting.extend((name, each, NONE) for part in hooks for each in part.values())
         else:
-            if {"getattr", "hasattr"} & self._names and (
-                _is_own(kind) or not more
-            ):  # which may find what is not there now
+            if _is_own(kind) or not more:  # no object of a library's, which may add to itself
                 self._found[id(attributes), len] = f"the attributes of {name}", attributes.__len__, CALLED
-            self._of_attributes(name, attributes, more)
-            self._waiting.append((name, getattr(one, "__wrapped__", None), NONE))
+            holds_values = not _is_own(kind) or hasattr(kind, "__dataclass_fields__")
+            made_names = "__dict__" in self._names or (holds_values and {"getattr", "hasattr"} & self._names)
+            self._of_attributes(name, attributes, more, every=bool(made_names))
+            self._waiting.append((name, attributes.get("__wrapped__"), NONE))
         for each in kind.__mro__:
             for key, member in vars(each).items():
                 named = key in self._names or key in more
-                if isinstance(member, types.MemberDescriptorType) and named and hasattr(one, key):
-                    self._add(f"{name}.{key}", one, key, more)
+                if isinstance(member, types.MemberDescriptorType) and named:
+                    with contextlib.suppress(AttributeError):  # nothing is there
+                        member.__get__(one, kind)
+                        self._add(f"{name}.{key}", one, key, more)
         if _is_own(kind):
             self._of_class(name, one, kind)
 
@@ -432,8 +450,10 @@ class Reads:
                 if isinstance(function, types.FunctionType):
                     if key in self._names or key in FORWARD or (key[:2] == "__" and key not in MAKING):
                         self._waiting.append((name, value, NONE))
-                    if key in self._names and function.__qualname__ != f"{each.__qualname__}.{key}":
-                        self._add(f"{name}.{key}", each, key)  # not a method of its own
+                    if (key in self._names or key in FORWARD) and not isinstance(value, classmethod):
+                        self._found[id(each), key] = f"{name}.{key}", each, key
+                elif key in self._names and isinstance(value, enum.Enum):
+                    continue
                 elif key in self._names and hasattr(value, "__get__"):
                     self._waiting.append((f"{name}.{key}", value, NONE))
                 elif key in self._names and key not in own:
@@ -455,14 +475,16 @@ for bound in ("module", "parameter", "buffer"):
     getattr(torch.nn.modules.module, f"register_module_{bound}_registration_hook")(_count)
 
 
-class Variable:
-    """A variable of the environment; ``os.environ`` itself makes a new text each time."""
+class Environment:
+    """The variables of the environment: the same copy as long as they are the same."""
 
-    def __init__(self, key: Any) -> None:
-        self._key = key
+    def __init__(self) -> None:
+        self._copy: dict[Any, Any] = {}
 
-    def __call__(self) -> Any:
-        return os.environ._data.get(self._key)  # type: ignore[attr-defined]
+    def __call__(self) -> dict[Any, Any]:
+        if os.environ._data != self._copy:  # type: ignore[attr-defined]
+            self._copy = dict(os.environ._data)  # type: ignore[attr-defined]
+        return self._copy
 
 
 def _parts(name: str, one: Any) -> list[tuple[str, Any]]:
@@ -509,22 +531,21 @@ def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
 @functools.cache
 def _method_names(kind: type, called: frozenset[str]) -> frozenset[str]:
     """What the methods of a library's class read by name, those that are called and those that they call."""
-    methods = {
-        key: function.__code__
-        for each in reversed(kind.__mro__)
-        if each not in (object, torch.nn.Module)
-        for key, value in vars(each).items()
-        if isinstance(function := _inner(value), types.FunctionType)
-    }
-    names: set[str] = set()
+    methods: dict[str, list[types.CodeType]] = {}
+    for each in kind.__mro__:
+        if each not in (object, torch.nn.Module):
+            for key, value in vars(each).items():
+                if isinstance(function := _inner(value), types.FunctionType):
+                    methods.setdefault(key, []).append(function.__code__)
     waiting = [key for key in methods if key in called or key in FORWARD or (key[:2] == "__" and key not in MAKING)]
-    done: set[str] = set()
+    names, done = set[str](), set[str]()
     while waiting:
         key = waiting.pop()
         if key not in done:
             done.add(key)
-            names |= _named(methods[key])[0]
-            waiting += [each for each in names if each in methods and each not in done]
+            found = {name for code in methods[key] for name in _named(code)[0]}
+            names |= found
+            waiting += [name for name in found if name in methods]
     return frozenset(names)
 
 

@@ -201,8 +201,8 @@ def bind(holder: Any, key: Any, value: Any) -> None:
     elif isinstance(holder, types.CellType):
         holder.cell_contents = value
     else:
-        kind = holder if isinstance(holder, type) else type(holder)
-        owner = next(each for each in kind.__mro__ if key in vars(each))
+        kinds = *(holder.__mro__ if isinstance(holder, type) else ()), *type(holder).__mro__
+        owner = next(each for each in kinds if key in vars(each))
         if isinstance(vars(owner)[key], types.MemberDescriptorType):
             object.__setattr__(holder, key, value)
         else:
