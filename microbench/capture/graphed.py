@@ -106,6 +106,7 @@ class Graphed:
             self._moving |= moved
             self._graphs.remove(graph)
             self._passed.clear()
+            self._places.clear()
             self._last = None
             return self._eager("another tensor came for an input that had been the same", arguments, named)
         self.counts["replays"] += 1
@@ -124,7 +125,7 @@ class Graphed:
         if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
             return self._eager(self._difference(kind), arguments, named)
         if places is None:
-            places = self._places[kind[0]] = list(guards(self.function, (arguments, named)))
+            places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
         key = *kind, tuple([held(now(*place)) for _, *place in places])
         if key not in self._passed and len(self._passed) >= 2 * self._most:
             return self._eager(self._difference(kind), arguments, named)
@@ -149,7 +150,7 @@ class Graphed:
             return self._eager("it writes to an input, and each call passes another tensor", arguments, named)
         self.counts["captures"] += 1
         # The first calls may have made what it reads.
-        places = self._places[kind[0]] = list(guards(self.function, (arguments, named)))
+        places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
         before = [held(now(*place)) for _, *place in places]
         graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
         graph.guard(kind, places)
@@ -257,11 +258,6 @@ class Graph:
         return mapped(self._result) if self._copies else self._result
 
 
-def guards(function: Any, arguments: Any = ()) -> list[tuple[str, Any, Any]]:
-    """Where the host keeps what the function reads: a name, a holder and a key of each; see Reads."""
-    return Reads(function, arguments).places
-
-
 class Reads:
     """What a function reads from the host, found from the names in its code and in the code that it calls.
 
@@ -323,11 +319,8 @@ class Reads:
             self._of_object(name, one, more)
 
     def _of_function(self, one: types.FunctionType) -> None:
-        behind = (
-            getattr(one, "__wrapped__", None),
-            *getattr(one, "registry", {}).values(),
-        )  # by functools.singledispatch
-        self._waiting.extend(("", each, NONE) for each in behind)
+        by_type = getattr(one, "registry", {}).values()  # of functools.singledispatch
+        self._waiting.extend(("", each, NONE) for each in (getattr(one, "__wrapped__", None), *by_type))
         typed = one.__code__.co_filename[:1] == "<" and one.__globals__.get("__name__") == "__main__"
         if of_library(one.__code__) and not typed and one is not self._root:
             return
