@@ -1323,12 +1323,12 @@ def test_the_calls_of_a_named_function_are_the_steps_of_a_trace_with_functions()
 
 def together(extra: int = 0, slower: float = 1.0, host_ns: int = 5000, pause_ns: int = 0) -> list[Trace]:
     """Recordings of two ranks that begin at different steps, of a program that communicates in half of its steps: rank
-    1 runs more kernels, slower ones, has a slower host, or pauses. Their clocks differ by 3 us."""
+    1 runs more kernels, slower ones, has a slower host, or pauses (rank 0 below 0). Their clocks differ by 3 us."""
     both, begins_ns = (Recorder(), Recorder()), []
     for step in range(32):
         for number, made in enumerate(both):
             begins_ns += [made.now_ns] * number
-            made.runs(pause_ns * number)
+            made.runs(max(pause_ns if number else -pause_ns, 0))
             for kernel in range(10 + extra * number):
                 made.runs(host_ns if number else 5000)
                 made.launch(f"kernel_{kernel}", round(60_000 * (slower if number else 1.0)))
@@ -1370,6 +1370,16 @@ def test_the_late_one_of_two_ranks_is_named_and_why(
         assert why in found.advice
     else:
         assert found.title.endswith("to say which one is odd; neither comes late")
+
+
+def test_a_rank_with_more_work_that_hides_behind_a_slow_host_is_named() -> None:
+    several = [diagnose(trace, costs()) for trace in together(extra=4, pause_ns=-240_000)]
+    assert late(several) is None
+    found = ranks.finding(several)
+    assert (found.rule, found.title) == (
+        "diagnose.ranks", "rank 1 has more work than rank 0, but nobody waits for it yet",
+    )  # fmt: skip
+    assert "It runs 4 kernels more a step, and computes 240 µs longer" in found.advice
 
 
 # Ranks

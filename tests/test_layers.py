@@ -41,7 +41,7 @@ LINES = {
     "core": 1530,  # async functions and generators are run
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
-    "recorder": 1525,  # no coverage of it; times without a processor or Python's lock; signals once
+    "recorder": 1585,  # opens no file while a program runs; times without a processor or the lock; signals once
     "gpu": 8505,
     "meter": 990,
     "experiments": 10370,  # async functions and generators are run; compilers have bounded memory
@@ -52,7 +52,7 @@ LINES = {
     "explain": 6370,
     "archive": 1935,
     "traces": 3370,
-    "diagnosis": 6410,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
+    "diagnosis": 6425,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8375,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON

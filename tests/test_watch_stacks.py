@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +23,7 @@ from microbench.diagnosis.owners import LOCK, owners
 from microbench.diagnosis.words import findings
 from microbench.recorder import cells
 from microbench.recorder.program import How
+from microbench.recorder.sampler import _waits_in
 from microbench.traces.recording import EXACT
 from microbench.traces.trace import RANGE_KINDS, Trace
 
@@ -195,14 +200,17 @@ def test_a_program_whose_working_folder_is_gone_is_sampled(place: Place, tmp_pat
 
 def test_samples_end_with_the_recording(place: Place, tmp_path: Path) -> None:
     text = f"""{SLOW}
-import sys
+import os, sys
 train(3)
 while torch.library.stand_in_subscribed() or len(sys._current_frames()) > 1:
     time.sleep(0.01)
 train(3)
+print(*[number for number in os.listdir("/proc/self/fd") if int(number) > 500])
 """
-    trace = only(place.recorded(text, tmp_path, how=How(for_s=1, stacks=True, whole=True)))
+    done = place.recorded(text, tmp_path, how=How(for_s=1, stacks=True, whole=True))
+    trace = only(done)
     assert len(trace.work) == 60
+    assert done.output == "\n", "no file is open"
     assert LOADING in lines(trace)
 
 
@@ -278,22 +286,83 @@ time.sleep(2)
 
 
 @pytest.mark.parametrize("most", [1024, 64])
-def test_the_files_that_the_sampler_keeps_are_far_from_those_of_the_program(
+def test_the_files_that_the_sampler_keeps_are_far_from_those_of_the_program_once_the_import_ends(
     place: Place, tmp_path: Path, most: int
 ) -> None:
     program = f"""
 import os, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))
-{SLOW}
-train(20)
-for number in os.listdir("/proc/self/fd"):
-    if os.path.lexists(f"/proc/self/fd/{{number}}") and "schedstat" in os.readlink(f"/proc/self/fd/{{number}}"):
-        print(number)
+before = set(os.listdir("/proc/self/fd"))
+import torch
+print(*(set(os.listdir("/proc/self/fd")) - before))
 """
     done = place.recorded(program, tmp_path, how=STACKS)
     assert (done.code, done.errors, done.reasons) == (0, "", [])
-    assert len(kept := [int(number) for number in done.output.split()]) == 2
+    assert len(kept := [int(number) for number in done.output.split()]) == 4, "the recording, and three of /proc"
     assert min(kept) >= min(most // 8 * 7, 896)
+
+
+def test_the_recorder_opens_no_file_while_the_program_runs(place: Place, tmp_path: Path) -> None:
+    """A file that is opened has for a moment the lowest free number. Here nobody can open one."""
+    without_any = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (0, 1024))"
+    trace = only(place.recorded(f"{SLOW}{without_any}\ntrain(30)", tmp_path, how=STACKS))
+    first = next(one for one in idle_of(trace).places if one.name != ABSENT)
+    assert first.name == SLEEPING
+    assert trace.processor is not None
+    assert trace.processor[1] > 0
+
+
+def test_a_reason_needs_no_free_number_of_a_file(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+import os, resource
+os.closerange(3, 1024)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 1024))
+train(2)
+"""
+    done = place.recorded(text, tmp_path)
+    assert (done.code, done.errors) == (0, "")
+    ((cause, _),) = done.reasons
+    assert "the program closed its file" in cause
+
+
+class Slow:
+    """Its functions wait, if the sampler is asked where the frame is that calls them."""
+
+    def __init__(self) -> None:
+        self.lock = self
+        self.heard: list[str] = []
+
+    def __getitem__(self, _: int) -> Callable[..., Slow]:
+        return self.read
+
+    def __enter__(self) -> None:
+        self._hear(sys._getframe(1))
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def read(self, *_: object, timeout: float = 0) -> Slow:
+        self._hear(sys._getframe(1))
+        return self
+
+    other = acquire = read
+
+    def _hear(self, frame: FrameType) -> None:
+        self.heard.append(_waits_in(frame.f_code, frame.f_lasti))
+
+
+@pytest.mark.parametrize(("text", "named"), [
+    ("slow.read(1)", "slow.read"), ("slow.lock.acquire(timeout=1)", "slow.lock.acquire"), ("slow.other(slow.lock)", ""),
+    ("slow.lock[0](1)", ""), ("[0, slow][1].read()", ""), ("x = {True: slow.read(*[1])}", "slow.read"),
+    ("with slow.lock: pass", "slow.lock.acquire"), ("def f(): slow.read()\n    f()", "slow.read"),
+    ("try: x = 1\n    finally: slow.read()", "slow.read"), ("slow.read(" + "[slow], " * 3000 + ")", ""),
+])  # fmt: skip
+def test_a_wait_is_named_by_the_instructions_alone(text: str, named: str) -> None:
+    many = ", ".join(f"slow.name{number}" for number in range(300))  # so that the numbers of others need two bytes
+    for before in ("", f"if not slow: {many}\n    "):
+        slow, defined = Slow(), dict[str, Any]()
+        exec(f"def run(slow):\n    {before}{text}", defined)
+        defined["run"](slow)
+        assert slow.heard == [named]
 
 
 def test_of_a_killed_program_the_samples_of_whole_seconds_are_there(place: Place, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -103,8 +102,7 @@ class Place:
         watching["PYTHONPATH"] = os.pathsep.join((str(INJECTED), own["PYTHONPATH"]))
         variables = {**own, **watching, **{name: own[name] for name in more if name != "PYTHONPATH"}}
         result = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
-        lines = [line for path in sorted(reasons.iterdir()) for line in path.read_text().splitlines()]
-        told = [(cause, next_step) for cause, next_step in map(json.loads, lines)]
+        told = [(cause, next_step) for cause, next_step in program._reasons(reasons)]
         return Recorded(result.returncode, result.stdout, result.stderr, sorted(found.iterdir()), told)
 
 

@@ -260,6 +260,20 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
             threshold=f"ranks wait for one in collectives for more than {round_percent(LEAST_SHARE)} of a step",
             advice=change,
         )
+    if known is not None:
+        step_s, every = known
+        *others, most = sorted(every, key=lambda rank: rank.works_s)
+        longer_s = most.works_s - statistics.median(one.works_s for one in others)
+        if longer_s > LEAST_SHARE * step_s:
+            than = others[0].name if len(others) == 1 else "the others"
+            return Finding(
+                rule="diagnose.ranks",
+                severity="note",
+                title=f"{most.name} has more work than {than}, but nobody waits for it yet",
+                text="The hosts decide how long the step takes. Once they are faster, the others wait for this rank.",
+                threshold=f"a rank computes longer by more than {round_percent(LEAST_SHARE)} of a step",
+                advice=_why_late(most, others, longer_s)[1],
+            )
     kernels = [one.step.kernels for one in several if one.step is not None]
     if known is not None:  # where they are of the same steps
         kernels = [rank.kernels for rank in known[1]]

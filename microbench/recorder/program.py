@@ -175,12 +175,16 @@ def variables(folder: Path, reasons: Path, how: How, made: Path, *, injected: bo
 
 
 def _reasons(folder: Path) -> list[Reason]:
-    """What the recorders have left, each reason once."""
+    """What the recorders have left in the lines of files, and in symbolic links; each reason once."""
     found: dict[Reason, None] = {}
     for path in sorted(folder.iterdir()):
-        with contextlib.suppress(OSError), files.open_regular(path) as file:
-            for line in file.read(MOST_BYTES).splitlines():
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            if path.is_symlink():
+                lines = [os.readlink(os.fsencode(path))]
+            else:
+                lines = stack.enter_context(files.open_regular(path)).read(MOST_BYTES).splitlines()
+            for line in lines:
                 with contextlib.suppress(ValueError, TypeError):
-                    cause, next_step = json.loads(line)
+                    cause, next_step = json.loads(line.decode(errors="replace"))
                     found[Reason(plain(cause), plain(next_step))] = None
     return list(found)

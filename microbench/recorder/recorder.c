@@ -96,6 +96,8 @@ enum { MOST_CELLS = 8192, FULL_CELLS = MOST_CELLS - LONGEST_TEXT / TEXT_BYTES - 
  * signal handler that runs this, so there are LOCK_ROUNDS rounds. */
 enum { MOST_CALLS = 1200, BEGUN_SLOTS = 1024, CALL_ROWS = 2048, LOCK_TRIES = 20000, LOCK_ROUNDS = 200 };
 enum { FLUSH_MS = 200, FORCED = 1, FAR_FILE = 900, MOST_GPUS = 64, MOST_PATH = 4096 };
+/* Bytes at each end of a cause that are kept: some file systems have links of 1024 bytes at most. */
+enum { HALF_REASON = 300, MOST_REASONS = 100 };
 enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
 /* Unless it is told otherwise the recording pauses now and then: the first window and the first pause, each twice as
  * long as the one before it, and the longest of each. Pauses show the step without the recorder. */
@@ -237,17 +239,6 @@ static void keep(char *target, const char *text) {
     if (length && length < MOST_PATH) memcpy(target, text, length + 1);
 }
 
-/* Write a string of JSON. */
-static void put_quoted(FILE *target, const char *text) {
-    fputc('"', target);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') fprintf(target, "\\%c", *text);
-        else if ((unsigned char)*text < ' ') fprintf(target, "\\u%04x", *text);
-        else fputc(*text, target);
-    }
-    fputc('"', target);
-}
-
 /* Say why the process is not recorded, or not to its end. */
 __attribute__((format(printf, 2, 3))) static bool refuse(const char *next_step, const char *format, ...) {
     va_list arguments;
@@ -258,19 +249,38 @@ __attribute__((format(printf, 2, 3))) static bool refuse(const char *next_step, 
     return false;
 }
 
-/* Leave the reason for the end of microbench. */
+/* Write a string of JSON and return its end. Of a long text the middle is left out. */
+static char *put_quoted(char *target, const char *text) {
+    size_t length = strlen(text);
+    *target++ = '"';
+    for (const char *at = text; *at; at++) {
+        if (length > 2 * HALF_REASON && at == text + HALF_REASON) {
+            target += sprintf(target, "...");
+            at = text + length - HALF_REASON;
+        }
+        bool escaped = *at == '"' || *at == '\\' || (unsigned char)*at < ' ';
+        target += sprintf(target, escaped ? "\\u%04x" : "%c", (unsigned char)*at);
+    }
+    *target++ = '"';
+    return target;
+}
+
+/* Leave a reason for the end of `microbench watch`. A symbolic link says it, because a file that is opened has for a
+ * moment the lowest free number, which another thread of the program sees or expects for its own. */
+EXPORTED void microbench_leave_reason(const char *cause, const char *next_step) {
+    char name[MOST_PATH + 32], said[2 * (12 * HALF_REASON + 8)] = "[", *end = put_quoted(said + 1, cause);
+    *end++ = ',';
+    strcpy(put_quoted(end, next_step), "]");
+    for (int number = 1; *reasons && number < MOST_REASONS; number++) {
+        snprintf(name, sizeof name, "%s/%d-%d", reasons, (int)getpid(), number);
+        if (!symlink(said, name) || errno != EEXIST) return;
+    }
+}
+
 static void leave_reason(void) {
-    char name[MOST_PATH + 32], *next_step = strrchr(reason, '\n');
-    snprintf(name, sizeof name, "%s/%d", reasons, (int)getpid());
-    FILE *target = *reasons ? fopen(name, "ae") : NULL;
-    if (!target) return;
-    *next_step++ = 0;
-    fputc('[', target);
-    put_quoted(target, reason);
-    fputs(", ", target);
-    put_quoted(target, next_step);
-    fputs("]\n", target);
-    fclose(target);
+    char *next_step = strrchr(reason, '\n');
+    *next_step = 0;
+    microbench_leave_reason(reason, next_step + 1);
 }
 
 /* Say once that this process is a fork of a recorded one, and uses the GPU. */
@@ -784,7 +794,7 @@ static bool open_file(const char *folder, const char *given, const char *program
     }
     if (file < 0) return errno == EEXIST ? refuse("give the name of a new file", "%s exists", path) : unwritable(errno);
     struct rlimit most; /* files that are allowed */
-    uint64_t far_number = getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > FAR_FILE ? FAR_FILE : most.rlim_cur / 8 * 7;
+    uint64_t far_number = getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > FAR_FILE ? FAR_FILE : most.rlim_cur * 7 / 8;
     int far = fcntl(file, F_DUPFD_CLOEXEC, (int)far_number); /* out of the way of the program's own */
     if (far >= 0) {
         close(file);
@@ -1001,7 +1011,10 @@ EXPORTED const char *microbench_begin(
         refuse("let it end before another one begins", "microbench records this process already");
         return reason;
     }
-    if (!atomic_exchange(&marks, true)) pthread_atfork(NULL, NULL, mark_fork);
+    if (!atomic_exchange(&marks, true)) {
+        pthread_atfork(NULL, NULL, mark_fork);
+        dlopen("libgcc_s.so.1", RTLD_NOW); /* Python ends threads by it, which abort if it cannot be opened then */
+    }
     clear();
     keep(reasons, folder_of_reasons);
     window_s = window, every_s = every;

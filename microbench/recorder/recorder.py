@@ -65,10 +65,10 @@ class Recorder:
     """One recording. The library writes it without Python; this object begins and ends it."""
 
     def __init__(self, settings: dict[str, Any], tell: Any) -> None:
-        self._tell = tell
         self._process = os.getpid()
         self._lock = _thread.allocate_lock()
         self._library = ctypes.CDLL(settings["library"])
+        self._tell = self._leave if "reasons" in settings else tell
         for name in ("begin", "end", "path"):
             getattr(self._library, f"microbench_{name}").restype = ctypes.c_char_p
         self._library.microbench_now_ns.restype = ctypes.c_uint64
@@ -98,7 +98,7 @@ class Recorder:
         if settings["stacks"]:
             facts["main_thread"] = main_thread = _main_thread()
             self._sampler = Sampler(self._take, self._ahead_ns, self._shared, main_thread)
-            start_thread(self._sampler.run)
+            self._sampler.begin()
         self._take(_cells(facts))
         start_thread(self._loops.run)
 
@@ -156,6 +156,10 @@ class Recorder:
                 self._tell(*_words(early))
             if self._sampler is not None and self._sampler.impossible:
                 self._tell(*PYTHON_LOCK)
+
+    def _leave(self, cause: str, next_step: str) -> None:
+        """Leave a reason for the end of `microbench watch`, while other threads of the program run on."""
+        self._library.microbench_leave_reason(os.fsencode(cause), os.fsencode(next_step))
 
 
 def _words(reason: bytes) -> tuple[str, str]:

@@ -8,12 +8,15 @@ It also notes when Python collects garbage, and how long the main thread waits f
 while this thread waits for that lock somebody has it, and a main thread that sleeps meanwhile has not.
 After a sample the sampler pauses for at least LEAST_PAUSE times as long as samples take, so that many threads or deep
 stacks do not slow the program down.
+A file that is opened has for a moment the lowest free number, which another thread sees or expects for its own. So this
+thread opens its files while the program waits for it, moves them to high numbers, and opens none afterwards.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import dis
 import fcntl
 import gc
 import itertools
@@ -23,6 +26,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from . import cells
@@ -33,12 +37,12 @@ WRITE_NS = 1_000_000_000
 MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
+MOST_BYTES = 4096  # of instructions before a call in which what it calls is looked for
 LOCALS = "<locals>."
 SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a processor, that is noted
 # Of the main thread and of this one: ns on a processor, ns ready to run without one.
 MAIN_THREADS, OWN = "/proc/self/schedstat", "/proc/thread-self/schedstat"
-# Which call of the kernel the main thread is in, and the number of that which waits for a lock.
-CALL, FUTEX = f"/proc/self/task/{os.getpid()}/syscall", {"x86_64": b"202", "aarch64": b"98"}.get(os.uname().machine)
+FUTEX = {"x86_64": b"202", "aarch64": b"98"}.get(os.uname().machine)  # the kernel's call that waits for a lock
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 FAR_FILE = 900  # as recorder.c has it
 UNWANTED_S = 0.05
@@ -47,7 +51,9 @@ WAITING = frozenset((
     "sleep", "acquire", "recv", "recv_into", "recvfrom", "send", "sendall", "accept", "connect", "poll", "select",
     "read", "readinto", "readline", "readlines", "write", "fsync", "print",
 ))  # fmt: skip
-ENTERING = {opcode.opmap[name] for name in ("SETUP_WITH", "BEFORE_WITH") if name in opcode.opmap}
+ENTERING, ATTRIBUTES = ("SETUP_WITH", "BEFORE_WITH"), ("LOAD_ATTR", "LOAD_METHOD")
+NAMES = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF")
+FIRST_FLAGS = {"LOAD_GLOBAL": (3, 11), "LOAD_ATTR": (3, 12)}  # from then on the low bit of the argument is a flag
 # Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
 ROOM = os.path.dirname(os.path.abspath(__file__))
 HERE = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "")  # sitecustomize gives code another name
@@ -76,59 +82,88 @@ def _allowed_cores() -> float:
 
 def _may_wait(code: Any) -> bool:
     """Whether code calls a function of a waiting one's name, or enters a context, which may be a lock."""
-    return not WAITING.isdisjoint(code.co_names) or not ENTERING.isdisjoint(code.co_code[::2])
+    return not WAITING.isdisjoint(code.co_names) or any(
+        opcode.opname[one] in ENTERING for one in set(code.co_code[::2])
+    )
 
 
-def _main_is_blocked() -> bool:
-    """Whether the main thread is in a call of the kernel other than one for a lock, where the kernel tells it."""
-    with contextlib.suppress(OSError), open(CALL, "rb") as file:
-        call = file.read().partition(b" ")[0]
-        return FUTEX is not None and call.isdigit() and call != FUTEX
-    return False
-
-
-class Lacked:
-    """The kernel's count of what a thread had of the processors; kept open, because it is read with each sample."""
+class Kept:
+    """The beginning of a file of /proc, which stays open at a high number because it is read with samples."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._file = path, -1
-
-    def now(self) -> tuple[int, int]:
-        """The ns on a processor, and those ready to run without one; 0 where the kernel does not say."""
+        self._file = -1
         with contextlib.suppress(OSError, ValueError):
-            if self._file < 0:
-                near = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-                far = min(FAR_FILE, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8 * 7)
-                try:  # out of the way of the program's own, as the recording is
-                    self._file = fcntl.fcntl(near, fcntl.F_DUPFD_CLOEXEC, far)
-                finally:
-                    os.close(near)
-            ran_ns, ready_ns, _ = map(int, os.pread(self._file, 100, 0).split())
-            return ran_ns, ready_ns
-        return 0, 0
+            near = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            try:  # out of the way of the program's own, as the recording is
+                far = most * 7 // 8 if 0 <= most <= FAR_FILE else FAR_FILE
+                self._file = fcntl.fcntl(near, fcntl.F_DUPFD_CLOEXEC, far)
+                self._about = os.fstat(self._file)
+            finally:
+                os.close(near)
+
+    def words(self) -> list[bytes]:
+        """Its words; none where the kernel does not say them, or the program has closed the file."""
+        with contextlib.suppress(OSError):
+            return os.pread(self._file, 100, 0).split()
+        return []
+
+    def lacked(self) -> tuple[int, int]:
+        """The ns that a thread had a processor, and those that it was ready to run without one; 0 if unknown."""
+        words = self.words()
+        return (int(words[0]), int(words[1])) if len(words) == 3 and b"".join(words).isdigit() else (0, 0)
+
+    def close(self) -> None:
+        """Close the file, unless the program has closed it: the number may be that of another one since."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._file), self._about):
+                os.close(self._file)
 
 
-def _waits_in(code: Any, line: int, at: int) -> str:
-    """The waiting function that the instruction ``at`` of a line calls, or "lock.acquire" where the line is "with
-    lock:"; else "". Before Python 3.11 it is that which the line calls first."""
-    if line < 1 or not os.path.isfile(code.co_filename):
-        return ""
-    with contextlib.suppress(OSError), open(code.co_filename, encoding="utf-8", errors="replace") as file:
-        text = next(itertools.islice(file, line - 1, None), "").rstrip()
-        called, bracket, _ = text.partition("(")
-        called = (called.split() or [""])[-1]
-        if hasattr(code, "co_positions"):
-            first, last, begin, end = next(itertools.islice(code.co_positions(), at // 2, None), (None,) * 4)
-            whole = text.encode()[begin : end if first == last else None].decode(errors="replace")
-            called, bracket, _ = whole.partition("(") if first == line else ("", "", "")
-        if not bracket:
-            called = called.strip().removeprefix("with ").partition(":")[0]
-        if code.co_code[at] in ENTERING and not bracket:
-            called += ".acquire"
-        elif not bracket or called.rpartition(".")[2] not in WAITING:
-            return ""
-        return called if called.replace(".", "").isidentifier() else ""
-    return ""
+def _instructions(code: Any, at: int) -> Iterator[tuple[str, str, tuple[Any, Any]]]:
+    """The instructions up to ``at``: what each does, the name that it loads or "", and its line and column, which is
+    None before Python 3.11. They are read here because dis takes 1 ms for 1 KB, and keeps the lock."""
+    first, extended, text = max(at - MOST_BYTES, 0), 0, code.co_code
+    within = (*code.co_cellvars, *code.co_freevars)
+    if hasattr(code, "co_positions"):
+        within = (*code.co_varnames, *(one for one in within if one not in code.co_varnames))
+        places = [(one[0], one[2]) for one in itertools.islice(code.co_positions(), first // 2, at // 2 + 1)]
+    else:
+        line, starts, places = 0, dict(dis.findlinestarts(code)), []
+        for offset in range(first, at + 2, 2):
+            line = starts.get(offset, line)
+            places.append((line, None))
+    for number, place in enumerate(places):
+        does, low = opcode.opname[text[first + 2 * number]], text[first + 2 * number + 1]
+        argument = extended << 8 | low
+        extended = argument if does == "EXTENDED_ARG" else 0
+        names = within if "DEREF" in does else code.co_varnames if "FAST" in does else code.co_names
+        which = argument >> (sys.version_info >= FIRST_FLAGS.get(does, (9,)))
+        if does not in ("EXTENDED_ARG", "CACHE"):
+            yield does, "".join(names[which : which + 1]) if does.startswith("LOAD_") else "", place
+
+
+def _waits_in(code: Any, at: int) -> str:
+    """The waiting function that the instruction ``at`` calls, or "lock.acquire" where it begins "with lock:"; else "".
+
+    It is named by the instructions before, without the file of the code. A call and what it calls begin at the same
+    column. Before Python 3.11 it is the waiting function that the line names first.
+    """
+    *before, (does, _, wanted) = _instructions(code, at)
+    chain, entering = list[str](), does in ENTERING
+    for does, name, place in before:
+        if place != wanted and not entering:
+            continue
+        if does in ATTRIBUTES:
+            chain += [name] * bool(chain)
+        elif does in NAMES:
+            chain = [name]
+        elif does.startswith(("CALL", "BINARY")) and "INTRINSIC" not in does:  # of their result nothing is known
+            chain = []
+        if wanted[1] is None and not entering and chain and chain[-1] in WAITING:
+            break
+    chain += ["acquire"] * (entering and bool(chain))
+    return ".".join(chain) if chain and chain[-1] in WAITING else ""
 
 
 class Places:
@@ -184,14 +219,27 @@ class Sampler:
         # Now, the main thread on a processor, and ready to run, and all threads but this one on a processor; in ns.
         self._since: tuple[int, int, int, int] | None = None
         self._processor = [0, 0, 0]  # the same of all samples
-        self._main, self._own, self._lacked_ns = Lacked(MAIN_THREADS), Lacked(OWN), 0
+        self._kept: list[Kept] = []  # what the kernel says of the main thread, of this one, and of the main one's call
+        self._lacked_ns = 0
         self._absent_ns = 0  # the end of the main thread's last time without a processor or the lock
         self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples and late ones
 
-    def run(self) -> None:
+    def begin(self) -> None:
+        """Begin to sample; returns when the thread that does it has opened its files."""
+        opened = _thread.allocate_lock()
+        opened.acquire()
+        start_thread(self._run, opened)
+        opened.acquire()
+
+    def _run(self, opened: Any) -> None:
         """Sample until ``finish``. Whatever goes wrong ends the samples and not the program."""
         with contextlib.suppress(Exception):
-            self._cells.append(cells.fact("cores", f"{_allowed_cores()} {os.cpu_count()}"))
+            try:
+                bytearray(4096)  # at the first memory of a thread, old C libraries read the number of processors
+                self._cells.append(cells.fact("cores", f"{_allowed_cores()} {os.cpu_count()}"))
+                self._kept = [Kept(path) for path in (MAIN_THREADS, OWN, f"/proc/self/task/{os.getpid()}/syscall")]
+            finally:
+                opened.release()
             gc.callbacks.append(self._collected)
             due_ns, takes_ns = time.monotonic_ns(), 0  # of the processor, in the mean of the last samples
             while True:
@@ -221,6 +269,8 @@ class Sampler:
                 gc.callbacks.remove(self._collected)
             with contextlib.suppress(Exception):
                 self._flush()
+            for kept in self._kept:
+                kept.close()
 
     def _sample(self, waited_ns: int) -> int:
         """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
@@ -231,7 +281,7 @@ class Sampler:
         """
         now_ns, own = time.time_ns() + self._ahead_ns, _thread.get_ident()
         stacks = [(thread, *self._stack(frame)) for thread, frame in sys._current_frames().items() if thread != own]
-        late, (_, lacked_ns) = waited_ns > cells.SAMPLE_NS, self._own.now()
+        late, (_, lacked_ns) = waited_ns > cells.SAMPLE_NS, self._kept[1].lacked()
         kept, self._lacked_ns = late and waited_ns > 2 * (lacked_ns - self._lacked_ns), lacked_ns
         since_ns = now_ns - waited_ns if late else now_ns
         for thread, runs, waits in stacks:
@@ -247,7 +297,8 @@ class Sampler:
             self._open[number] = [innermost, begin_ns, now_ns, 1, late]
         elsewhere = (runs for thread, runs, waits in stacks if thread & THREAD != self._main_thread and runs == waits)
         holder = next(filter(None, elsewhere), 0) if kept else 0
-        return holder if holder and not _main_is_blocked() else 0
+        call = self._kept[2].words()[:1] if holder else []  # where the kernel tells in which call the main thread is
+        return 0 if FUTEX and call and call[0].isdigit() and call[0] != FUTEX else holder
 
     def _collected(self, phase: str, about: dict[str, int]) -> None:
         """Note a long collection of garbage; Python calls this before and after each."""
@@ -265,7 +316,7 @@ class Sampler:
         It had one until this thread got Python's lock from it, so what it ran is taken to lie around the wait. If
         another thread held that lock in the frame ``holder``, and others ran, a main thread that slept waits for it.
         """
-        now = time.monotonic_ns(), *self._main.now(), time.process_time_ns() - time.thread_time_ns()
+        now = time.monotonic_ns(), *self._kept[0].lacked(), time.process_time_ns() - time.thread_time_ns()
         if self._since is not None:
             passed_ns, ran_ns, ready_ns, all_ns = (now[at] - was for at, was in enumerate(self._since))
             had_ns = self._processor
@@ -314,7 +365,7 @@ class Sampler:
             key = known
         if not places:
             return key, key
-        code, number = places[0]
+        code, _ = places[0]
         may_wait = self._may_wait.get(id(code))
         if may_wait is None:
             may_wait = self._may_wait[id(code)] = _may_wait(code)
@@ -323,7 +374,7 @@ class Sampler:
         place = key, -1, at
         known = self._frames.get(place)
         if known is None:
-            called = _waits_in(code, number or 0, at)
+            called = _waits_in(code, at)
             known = self._frames[place] = len(self._frames) + 1 if called else key
             if called:
                 self._cells.append(cells.text(cells.FRAME, known, f"{key} {called}"))
