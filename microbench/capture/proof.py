@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import partial, update_wrapper, wraps
 from types import CodeType
 from typing import Any, NamedTuple
@@ -375,8 +376,10 @@ class Plan:
         found, reached = {True: 0, False: 0}, self._start.reached
         for name, (holder, key) in reached.bindings.items():
             value = now(holder, key)
-            only_read = isinstance(key, Part) or (key is CALLED and not hasattr(holder, "__self__"))
-            other = None if key in HOW or only_read else another(value)
+            # Every graph looks at what layers hold; other values there may break work of the GPU.
+            of_layer = isinstance(key, Part) or (isinstance(holder, dict) and "_parameters" in holder)
+            bound = key is not CALLED or isinstance(getattr(holder, "__self__", None), ContextVar)
+            other = another(value) if bound and not of_layer and key not in HOW else None
             noticed = (id(holder), key) in reached.noticed  # by every graph: a few are tried
             if other is None:
                 continue
