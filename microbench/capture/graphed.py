@@ -313,6 +313,8 @@ class Reads:
                 self._waiting.extend((f"{name}.{each.name}.value", each.value, NONE) for each in one)
         elif isinstance(one, dict | list | tuple | set | deque):
             self._of_container(name, one, more)
+            if kind not in (dict, list, tuple, set, deque) and _is_own(kind):
+                self._of_object(name, one, more)
         elif isinstance(one, torch.optim.Optimizer):
             self._of_optimizer(name, one, kind)
         else:
@@ -443,14 +445,16 @@ class Reads:
                 if isinstance(function, types.FunctionType):
                     if key in self._names or key in FORWARD or (key[:2] == "__" and key not in MAKING):
                         self._waiting.append((name, value, NONE))
-                    if (key in self._names or key in FORWARD) and not isinstance(value, classmethod):
+                    if isinstance(value, types.FunctionType | staticmethod | property) and (
+                        key in self._names or key in FORWARD
+                    ):
                         self._found[id(each), key] = f"{name}.{key}", each, key
                 elif key in self._names and isinstance(value, enum.Enum):
                     continue
                 elif key in self._names and hasattr(value, "__get__"):
                     self._waiting.append((f"{name}.{key}", value, NONE))
                 elif key in self._names and key not in own:
-                    self._add(f"{name}.{key}", holder, key)
+                    self._add(f"{name}.{key}", kind if isinstance(holder, dict | list) else holder, key)
 
 
 class Part(str):
