@@ -18,6 +18,7 @@ from test_traces_nsys import names, sound
 from watched import Place, Recorded
 
 from microbench.diagnosis.diagnosis import diagnose
+from microbench.diagnosis.host_time import called_from
 from microbench.diagnosis.idle import Idle, idle
 from microbench.diagnosis.owners import LOCK, owners
 from microbench.diagnosis.words import findings
@@ -85,6 +86,19 @@ def test_the_oldest_python_is_sampled_too(place: Place, tmp_path: Path) -> None:
     trace = only(place.ran([old, "program.py"], tmp_path, how=STACKS))
     assert idle_of(trace).places[0].name == SLEEPING
     assert trace.processor is not None
+
+
+def test_calls_that_are_asked_name_exactly_the_line_that_makes_them(place: Place, tmp_path: Path) -> None:
+    text = "import time, torch\ndef few():\n    torch.unlocked.stand_in_steps(1, 3)\ndef many():\n    torch.unlocked.stand_in_steps(1, 5)\n"
+    text += "for _ in range(1500):\n    torch.catch_up()\n    few()\n    many()\n    time.sleep(0.001)\n"
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    waits = np.flatnonzero(["Synchronize" in trace.names[name] for name in trace.calls["name"]])
+    behind = np.searchsorted(waits, np.arange(len(trace.calls)))  # the number of waits before each call
+    calls = np.diff(np.append(-1, waits))
+    found = {(int(calls[behind[call]]), trace.names[line]) for call, line in called_from(trace).items()}
+    assert found == {(4, "program.py:3 few"), (6, "program.py:5 many")}
+    of_waits = [call for call in called_from(trace) if call in waits]
+    assert 0 < len(of_waits) < len(called_from(trace))
 
 
 def test_without_stacks_nothing_is_sampled(place: Place, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain, size
-from microbench.diagnosis.host_time import LINE_OF_CODE, Slices, slices
+from microbench.diagnosis.host_time import LINE_OF_CODE, Slices, called_from, slices
 from microbench.diagnosis.kernel_names import Family, bare, family
 from microbench.diagnosis.owners import FUNCTION, OWN, owner_of
 from microbench.diagnosis.steps import Steps
@@ -209,6 +209,7 @@ class Counting:
         self.figure_of_call = self._figures()
         self._named: dict[tuple[int, int, int], str] = {}  # places, by thread, stack and call
         self._slices: dict[int, Slices] = {}  # by thread
+        self._asked = called_from(trace)
 
     @property
     def steps(self) -> int:
@@ -403,16 +404,17 @@ class Counting:
         calls = self._calls(figure, named)
         if not len(calls):
             return {}
-        # What most steps say of the call at the same place counts for all: samples name a short call by a line nearby.
+        # What most steps say of the call at the same place counts for all: samples name a short call by a line nearby,
+        # but calls that were asked for their line name it exactly.
         begins = self._steps.calls if self._steps is not None else np.zeros(1, np.int64)
         at = np.searchsorted(begins, calls, "right") - 1
-        positions: dict[tuple[int, int], Counter[str]] = {}
+        positions: dict[tuple[int, int], Counter[tuple[bool, str]]] = {}
         for call, step in zip(calls.tolist(), at.tolist(), strict=True):
             key = (step % self._every, call - int(begins[step]))
-            positions.setdefault(key, Counter())[self._place(call)] += 1
+            positions.setdefault(key, Counter())[call in self._asked, self._place(call)] += 1
         whole: Counter[str] = Counter()
         for found in positions.values():
-            whole[max(found, key=lambda one: (one != "", found[one]))] += found.total()
+            whole[max(found, key=lambda one: (one[0], one[1] != "", found[one]))[1]] += found.total()
         return {place: number(count / self.steps) for place, count in sorted(whole.items())}
 
     def _slices_of(self, thread: int) -> Slices:
@@ -423,6 +425,8 @@ class Counting:
     def _place(self, call: int) -> str:
         """The call's name, the operator around it and the program's line around that."""
         row, thread = self._trace.calls[call], int(self._trace.calls["thread"][call])
+        if call in self._asked:
+            return _words(name_of(self._trace, int(row["name"])), [name_of(self._trace, self._asked[call])])
         of = self._slices_of(thread)
         at_ns = row["begin_ns"] if self._trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
         path = int(of.path[int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1])

@@ -93,6 +93,15 @@ class Part(NamedTuple):
     ns: IntArray
 
 
+def called_from(trace: Trace) -> dict[int, int]:
+    """The calls that were asked for their line of Python, each with the place of the line's name."""
+    begins_ns, stacks = trace.calls["begin_ns"], trace.stacks
+    places = np.searchsorted(begins_ns, stacks["at_ns"])
+    found = np.append(begins_ns, NONE)[places] == stacks["at_ns"]
+    found &= np.append(trace.calls["thread"], NONE)[places] == stacks["thread"]
+    return dict(zip(places[found].tolist(), stacks["name"][found].tolist(), strict=True))
+
+
 def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:
     """A thread's whole time. The profiler's own work counts before everything else, and a call before ranges. Without
     ``functions`` the names are those of the program's own lines alone where samples found them."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from microbench.core.ops import LOOP_LAYER
 from microbench.diagnosis.events import stream_waits
-from microbench.diagnosis.host_time import DOINGS, Doing, by_name, doing, overlaps, slices, without_number
+from microbench.diagnosis.host_time import DOINGS, Doing, by_name, called_from, doing, overlaps, slices, without_number
 from microbench.diagnosis.owners import owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps
 from microbench.diagnosis.turns import loops_of
@@ -464,7 +464,8 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
     staged = set(trace.work["call"][_is_pageable(trace.work)].tolist())
     kinds = by_name(trace, doing)
-    found: dict[tuple[tuple[int, int], str, str], Counter[str]] = {}
+    found: dict[tuple[tuple[int, int], str, str], Counter[tuple[bool, str]]] = {}
+    asked = called_from(trace)
     of = {
         thread: slices(trace, thread, functions=False)
         for thread in np.unique(trace.calls["thread"][begin:end]).tolist()
@@ -476,16 +477,16 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
             continue
         inside = of[int(row["thread"])]
         at_ns = row["begin_ns"] if trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
-        name = int(inside.name[np.searchsorted(inside.edges_ns, at_ns, side="right") - 1])
+        name = asked.get(call, int(inside.name[np.searchsorted(inside.edges_ns, at_ns, side="right") - 1]))
         # A range may end a little early, and samples name a short call by a line nearby. So what most steps say of the
-        # same call counts for all of them.
+        # same call counts for all of them, and first what calls said that were asked.
         step = int(np.searchsorted(steps.calls, call, side="right")) - 1
         same = (step % steps.every, call - int(steps.calls[step]))
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
-        places[without_number(name_of(trace, name))] += 1
+        places[call in asked, without_number(name_of(trace, name))] += 1
     whole: Counter[tuple[str, str, str]] = Counter()
     for (_, why, call_name), places in found.items():
-        place = max(places, key=lambda one: (one != "", places[one]))
+        _, place = max(places, key=lambda one: (one[0], one[1] != "", places[one]))
         whole[why, call_name, place] += places.total()
     for (why, call_name, place), count in whole.most_common():
         if count > 1 or steps.count == 1:  # a single call, like the wait at the end, is not part of a step

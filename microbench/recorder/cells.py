@@ -47,6 +47,10 @@ ABSENT = 0xFF09
 # which another thread held it, 0 where that is not known.
 LOCKED = 0xFF0A
 
+# A row of this kind is a stack of Python that calls CUDA: ``begin_ns`` is the begin of the call, ``place`` its thread,
+# and ``name`` the key of the innermost frame.
+CALLED_FROM = 0xFF0B
+
 # A row of this kind is the end of a turn of a loop of Python, at ``begin_ns``; ``place`` is the thread and ``name`` the
 # key of the loop, whose text begins with OWN, BENEATH or neither. ``flags`` is 1 if the next turns are not noted.
 TURN = 0xFF06
@@ -94,6 +98,11 @@ def absent(begin_ns: int, end_ns: int) -> bytes:
 def locked(frame: int, begin_ns: int, end_ns: int) -> bytes:
     """A row that says: from then to then the main thread waited for Python's lock."""
     return SAMPLES_ROW.pack(LOCKED, 0, 0, begin_ns, end_ns, 0, 0, 0, 0, 0, frame, 0)
+
+
+def called_from(thread: int, frame: int, at_ns: int) -> bytes:
+    """The row of a stack that calls CUDA."""
+    return SAMPLES_ROW.pack(CALLED_FROM, 0, 0, at_ns, at_ns, 0, thread, 0, 0, 0, frame, 0)
 
 
 def turn(thread: int, loop: int, at_ns: int, last: int) -> bytes:

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,6 +27,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -216,14 +218,17 @@ static bool heard[2][MOST_CALLS];     /* calls that are recorded now */
 static bool quiet;                    /* CUPTI is off */
 static bool last_window;              /* no other follows */
 static unsigned window;
-static uint64_t window_begin_ns;
+static _Atomic uint64_t window_begin_ns;
 static double window_s, every_s;      /* of the settings; 0 where windows grow */
 
 /* What Python shares: the thread that launched first; whether a window is open; what it shall call microbench_switch
- * for, at the end of a turn of a loop; and whether it can do so. */
+ * for, at the end of a turn of a loop; whether it can do so; and whether it answers which line calls. Then the call that
+ * asks: its state (NOBODY to ANSWERED), whether its thread turned out to run no Python, this thread, and its begin. */
 EXPORTED struct {
-    _Atomic uint32_t first_thread, window_open, wanted, can_switch;
+    _Atomic uint32_t first_thread, window_open, wanted, can_switch, answers, asks, no_python, unused;
+    _Atomic uint64_t thread, at_ns;
 } microbench_shared;
+enum { NOBODY, ABOUT_TO_ASK, ASKS, LOOKED_AT, ANSWERED };
 enum { TURN_OFF = 1, TURN_ON };
 
 /* What microbench_end is called for. */
@@ -520,6 +525,71 @@ static void find_stream_and_event(uint8_t action, const Called *data, uint32_t *
     if (!cupti.get_stream_id(data->context, handle, (action & PER_THREAD) != 0, &number)) *stream = number;
 }
 
+/* Which line of Python calls. Samples at random times name a line nearby of a call that is short, so now and then a thread
+ * that enters a call waits until Python's thread of samples has seen its stack: at most HELD_NS, and for no more than a
+ * HELD_PARTth of a window. Each function of CUDA has its turns, at one of its calls by chance. A thread that keeps
+ * Python's lock within a call cannot be answered, and asks less and less often. */
+
+enum { TURN_NS = 4000000, MOST_PAUSE_NS = 1000000000, HELD_NS = 500000, HELD_PART = 100 };
+static struct {
+    _Atomic uint64_t next_ns;
+    _Atomic uint32_t calls, left_out;
+} asking[2][MOST_CALLS];
+static _Atomic uint64_t held_ns; /* in this window */
+
+static uint64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+static void ask(uint32_t api, uint32_t number, uint64_t at_ns) {
+    static _Thread_local uint64_t random, pause_ns = TURN_NS;
+    static _Thread_local bool no_python;
+    uint32_t nobody = NOBODY, calls = READ(asking[api][number].calls) + 1, left_out = READ(asking[api][number].left_out);
+    uint64_t began_ns, took_ns;
+    SET(asking[api][number].calls, calls);
+    if (no_python || !READ(microbench_shared.answers) || at_ns < READ(asking[api][number].next_ns)) return;
+    if (left_out) {
+        SET(asking[api][number].left_out, left_out - 1);
+        return;
+    }
+    if (HELD_PART * READ(held_ns) > at_ns - window_begin_ns) return;
+    if (!atomic_compare_exchange_strong(&microbench_shared.asks, &nobody, ABOUT_TO_ASK)) return;
+    began_ns = monotonic_ns();
+    SET(microbench_shared.thread, (uint64_t)pthread_self());
+    SET(microbench_shared.at_ns, at_ns);
+    microbench_shared.no_python = false;
+    microbench_shared.asks = ASKS;
+    syscall(SYS_futex, &microbench_shared.asks, FUTEX_WAKE_PRIVATE, 1, NULL);
+    do {
+        sched_yield();
+        took_ns = monotonic_ns() - began_ns;
+    } while (microbench_shared.asks != ANSWERED && took_ns < HELD_NS);
+    no_python = microbench_shared.no_python;
+    pause_ns = microbench_shared.asks == ANSWERED ? TURN_NS : pause_ns < MOST_PAUSE_NS ? 2 * pause_ns : pause_ns;
+    microbench_shared.asks = NOBODY;
+    held_ns += took_ns;
+    random = (random ^ at_ns) * 6364136223846793005u + 1442695040888963407u;
+    SET(asking[api][number].next_ns, at_ns + took_ns + pause_ns / 2 + (random >> 32) % pause_ns);
+    SET(asking[api][number].left_out, (random >> 16) % calls);
+    SET(asking[api][number].calls, 0);
+}
+
+/* Wait until a call asks, at most for a time. Returns whether one does. */
+EXPORTED int microbench_asked(double seconds) {
+    struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
+    uint32_t state = READ(microbench_shared.asks);
+    if (state != ASKS) syscall(SYS_futex, &microbench_shared.asks, FUTEX_WAIT_PRIVATE, state, &left, NULL, 0);
+    return READ(microbench_shared.asks) == ASKS;
+}
+
+/* Python looks at the stack of the call that asks, or has done so. Returns whether the call has waited for it. */
+EXPORTED int microbench_answer(int done) {
+    uint32_t before = done ? LOOKED_AT : ASKS;
+    return atomic_compare_exchange_strong(&microbench_shared.asks, &before, before + 1);
+}
+
 /* The program enters a call that is recorded, or leaves it. Within a call of the runtime, one of the driver with the
  * same correlation is no call of the program. */
 static void called(void *unused, uint32_t domain, uint32_t number, const void *about) {
@@ -534,6 +604,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
         if (runtime) SET(*own, data->correlation);
         if (paused && !waits(action)) return;
         if (runtime || READ(*own) != data->correlation) cupti.get_timestamp(data->kept);
+        if (*data->kept && action && !paused) ask(domain - 1, number, *data->kept);
         return;
     }
     uint64_t begin_ns = *data->kept, end_ns, event;
@@ -609,7 +680,7 @@ static bool begin_window(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number) && !last_window;
     if (goes_on) {
-        launched = finished = first_launch = last_counted = 0;
+        launched = finished = first_launch = last_counted = held_ns = 0;
         window++;
         window_begin_ns = now_ns();
         microbench_shared.window_open = 1;
@@ -903,6 +974,7 @@ static void clear(void) {
     launched = finished = first_launch = last_call = last_counted = dropped_calls = 0;
     ending = locked_out = quiet = last_window = false;
     microbench_shared.first_thread = microbench_shared.wanted = microbench_shared.can_switch = 0;
+    microbench_shared.answers = microbench_shared.asks = held_ns = 0;
     microbench_shared.window_open = 1;
     generation++;
     stopped = forked = told_of_fork = false;

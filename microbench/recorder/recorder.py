@@ -31,7 +31,11 @@ PYTHON_LOCK = "lines of Python, because this Python runs without its lock (GIL)"
 class Shared(ctypes.Structure):
     """What the library and Python tell each other; see recorder.c."""
 
-    _fields_ = [(name, ctypes.c_uint32) for name in ("first_thread", "window_open", "wanted", "can_switch")]
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("first_thread", "window_open", "wanted", "can_switch")),
+        *((name, ctypes.c_uint32) for name in ("answers", "asks", "no_python", "unused")),
+        ("thread", ctypes.c_uint64), ("at_ns", ctypes.c_uint64),
+    ]  # fmt: skip
 
 
 def begin(package: str, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
@@ -97,7 +101,10 @@ class Recorder:
         facts: dict[str, object] = {"python": ".".join(map(str, sys.version_info[:3])), "package": package}
         if settings["stacks"]:
             facts["main_thread"] = main_thread = _main_thread()
-            self._sampler = Sampler(self._take, self._ahead_ns, self._shared, main_thread)
+            asked = self._library.microbench_asked
+            asked.argtypes = [ctypes.c_double]
+            answer = ctypes.PyDLL(settings["library"]).microbench_answer  # which keeps Python's lock
+            self._sampler = Sampler(self._take, self._ahead_ns, self._shared, main_thread, asked, answer)
             self._sampler.begin()
         self._take(_cells(facts))
         start_thread(self._loops.run)

@@ -199,10 +199,11 @@ class Places:
 class Sampler:
     """Makes rows of samples while a window is open, as ``shared`` says. ``write`` takes cells and says whether the
     recording goes on; ``ahead_ns`` says how far CUPTI's clock is ahead of Unix time, and is asked before each write
-    because clocks drift."""
+    because clocks drift. ``asked`` waits for a call of CUDA that asks which line makes it, and ``answer`` tells that
+    call that its stack is looked at, or has been."""
 
-    def __init__(self, write: Any, ahead_ns: Any, shared: Any, main_thread: int) -> None:
-        self._shared, self._main_thread = shared, main_thread
+    def __init__(self, write: Any, ahead_ns: Any, shared: Any, main_thread: int, asked: Any, answer: Any) -> None:
+        self._shared, self._main_thread, self._asked, self._answer = shared, main_thread, asked, answer
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible = False  # without Python's lock another thread's frames must not be read
         self._write, self._measure_ahead_ns = write, ahead_ns
@@ -249,22 +250,26 @@ class Sampler:
                         return
                     self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
                     wanted = not self.impossible and bool(self._shared.window_open)
+                    self._shared.answers = wanted
                     holder = self._sample(began_ns - due_ns) if wanted else 0
                     if wanted or self._since is not None:
                         self._account(wanted, holder)
                     takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
-                now_ns = time.monotonic_ns()
                 self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
                 apart_ns = cells.SAMPLE_NS // 2 + (self._random >> 32) * cells.SAMPLE_NS // (1 << 32)
                 due_ns = max(due_ns + apart_ns, began_ns + LEAST_PAUSE * takes_ns)  # after a slow write at once
-                time.sleep(max(due_ns - now_ns, 0) * 1e-9 if wanted else UNWANTED_S)
+                if not wanted:
+                    time.sleep(UNWANTED_S)
+                while wanted and (left_ns := due_ns - time.monotonic_ns()) > 0:
+                    if self._asked(left_ns * 1e-9):
+                        self._called_from()
 
     def finish(self) -> None:
         """End the samples and write those that wait."""
         with self._lock:
-            self._ended = True
+            self._ended, self._shared.answers = True, 0
             with contextlib.suppress(Exception):
                 gc.callbacks.remove(self._collected)
             with contextlib.suppress(Exception):
@@ -299,6 +304,18 @@ class Sampler:
         holder = next(filter(None, elsewhere), 0) if kept else 0
         call = self._kept[2].words()[:1] if holder else []  # where the kernel tells in which call the main thread is
         return 0 if FUTEX and call and call[0].isdigit() and call[0] != FUTEX else holder
+
+    def _called_from(self) -> None:
+        """Record the stack of the call that asks; not if it has gone on meanwhile."""
+        with self._lock:
+            if self._ended or not self._answer(0):
+                return
+            thread, at_ns = self._shared.thread, self._shared.at_ns
+            frame = sys._current_frames().get(thread)
+            self._shared.no_python = frame is None
+            key, _ = self._stack(frame)
+            if self._answer(1) and key:
+                self._cells.append(cells.called_from(thread & THREAD, key, at_ns))
 
     def _collected(self, phase: str, about: dict[str, int]) -> None:
         """Note a long collection of garbage; Python calls this before and after each."""

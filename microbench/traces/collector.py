@@ -23,6 +23,7 @@ from microbench.traces.trace import (
     NONE,
     RANGE_KINDS,
     RANGES,
+    STACKS,
     SYNC_KINDS,
     SYNCS,
     TURNS,
@@ -183,6 +184,7 @@ class Facts:
     other_waits_ns: tuple[int, ...] = ()
     loops: tuple[Loop, ...] = ()
     turns: Table = field(default_factory=lambda: np.empty(0, TURNS))
+    stacks: Table = field(default_factory=lambda: np.empty(0, STACKS))
 
 
 class Collector:
@@ -329,6 +331,7 @@ class Collector:
             table["begin_ns"] -= first
             table["end_ns"] -= first
         facts.turns["at_ns"] -= first
+        facts.stacks["at_ns"] -= first
         return Trace(
             source=source,
             format=facts.format,
@@ -351,6 +354,7 @@ class Collector:
             other_waits_ns=tuple(end - first for end in facts.other_waits_ns),
             loops=facts.loops,
             turns=facts.turns,
+            stacks=facts.stacks,
         )
 
     def _threads(self) -> list[Thread]:

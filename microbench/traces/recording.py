@@ -23,6 +23,7 @@ from microbench.traces.samples import Lines, counted, filled, in_order, lines, w
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import (
     NONE,
+    STACKS,
     TURNS,
     Loop,
     Pause,
@@ -261,7 +262,9 @@ class _Reader:
         self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
         self._taken = 0
         self._texts = texts or _Texts()
-        self._kept: dict[int, list[Table]] = {kind: [] for kind in (cells.SAMPLES, cells.TURN, *EXACT)}
+        self._kept: dict[int, list[Table]] = {
+            kind: [] for kind in (cells.SAMPLES, cells.TURN, cells.CALLED_FROM, *EXACT)
+        }
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
 
@@ -379,6 +382,7 @@ class _Reader:
             other_waits_ns=other_waits_ns,
             loops=tuple(texts.loops.values()),
             turns=self._read_turns(),
+            stacks=self._read_stacks(),
         )
         trace = collector.finish(self._name, facts)
         trace = msgspec.structs.replace(trace, samples=samples, processor=_processor(texts), callers=texts.callers)
@@ -393,6 +397,15 @@ class _Reader:
         turns["at_ns"], turns["last"] = rows["begin_ns"], rows["flags"] != 0
         turns["loop"], turns["thread"] = _each(rows["name"], known.index), self._threads(rows)
         return turns[np.argsort(turns["at_ns"], kind="stable")]
+
+    def _read_stacks(self) -> Table:
+        """The lines that call, where a call asked for it and the recording names the line; sorted by time."""
+        rows = np.concatenate([np.empty(0, ROW), *self._kept[cells.CALLED_FROM]])
+        rows = rows[(rows["begin_ns"] >= 0) & (rows["begin_ns"] <= MAX_TIME_NS)]
+        stacks = np.zeros(len(rows), STACKS)
+        stacks["at_ns"], stacks["thread"] = rows["begin_ns"], self._threads(rows)
+        stacks["name"] = _each(rows["name"], self._named_line)
+        return np.sort(stacks[stacks["name"] != NONE], order="at_ns")
 
     def _read_samples(self) -> Samples | None:
         """Make ranges of the samples of each thread that submits work; of many threads, only of those with most calls.

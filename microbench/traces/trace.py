@@ -52,6 +52,8 @@ CALLS = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread
 RANGES = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4"), ("kind", "i1")])
 # Ends of turns of Python loops: ``loop`` is a place in Trace.loops. The turns behind a ``last`` one are not noted.
 TURNS = np.dtype([("at_ns", "i8"), ("loop", "i4"), ("thread", "i4"), ("last", "?")])
+# Stacks of Python that call CUDA: the begin of the call, and the line of the program's own code.
+STACKS = np.dtype([("at_ns", "i8"), ("name", "i4"), ("thread", "i4")])
 # What a call waited for, where the recorder says so: ``stream`` (NONE: the host) waits for ``on_stream`` (NONE: all) up
 # to the event that the call ``on_call`` recorded.
 SYNCS = np.dtype(
@@ -119,7 +121,7 @@ class Trace(msgspec.Struct, frozen=True):
     ``other_waits_ns``, the ends of the host's waits; without windows all of it was recorded. ``pauses`` are between
     them. ``turns`` of ``loops`` are of all time, ``samples`` are those that became ranges, and ``processor`` was
     measured with them. ``callers`` has for each line of the program's own code that a sample found the lines that
-    called its function.
+    called its function. ``stacks`` are of calls here and there, and exact.
     """
 
     source: str
@@ -146,6 +148,7 @@ class Trace(msgspec.Struct, frozen=True):
     loops: tuple[Loop, ...] = ()
     callers: Mapping[str, frozenset[str]] = {}
     turns: Table = np.empty(0, TURNS)
+    stacks: Table = np.empty(0, STACKS)
 
 
 def memory_place(words: str) -> int:
