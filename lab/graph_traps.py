@@ -1,13 +1,16 @@
 """Functions whose CUDA graph is wrong or impossible, and sound ones: what `microbench graph` must say of each.
 
 ``python lab/graph_traps.py [OUT.csv] [NAME…]`` on a GPU prints a line for each: refused with the right reason, or
-proved. A maker returns a function and its arguments; TRAPS names what the report must say.
+proved. A maker returns a function and its arguments; TRAPS names what the report must say. In SETTINGS it also returns
+what changes a setting between calls: the graph must notice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import csv
+import enum
 import io
 import itertools
 import json
@@ -17,8 +20,10 @@ import re
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from types import SimpleNamespace as Space
 from typing import Any
 
@@ -30,7 +35,9 @@ from torch.nn import functional as F  # noqa: N812
 DEVICE = "cuda"
 TRAPS: dict[str, tuple[Callable[[], Any], str]] = {}
 SOUND: dict[str, Callable[[], Any]] = {}
+SETTINGS: dict[str, Callable[[], Any]] = {}
 RATE, OFFSET, HIDDEN, STEPS = 0.5, None, None, 0
+KEPT: list[Any] = []
 
 
 def trap(says: str) -> Callable[[Any], Any]:
@@ -43,6 +50,11 @@ def trap(says: str) -> Callable[[Any], Any]:
 
 def sound(maker: Any) -> Any:
     SOUND[maker.__name__] = maker
+    return maker
+
+
+def setting(maker: Any) -> Any:
+    SETTINGS[maker.__name__] = maker
     return maker
 
 
@@ -97,18 +109,6 @@ def random_of_the_host() -> Any:
 @trap("repeatable|differ|frozen|something else")
 def clock() -> Any:
     return lambda a: a * (time.perf_counter() % 1), (x(),)
-
-
-@trap("frozen.*scale|scale")
-def nested_setting() -> Any:
-    holder = Space(inner=Space(scale=2.0))
-    return lambda a: a * holder.inner.scale, (x(),)
-
-
-@trap("settings")
-def setting_in_a_list() -> Any:
-    settings = [0.5, 2.0]
-    return lambda a: a * settings[1], (x(),)
 
 
 @trap("repeatable|something else|host")
@@ -345,6 +345,107 @@ def not_repeatable() -> Any:
     return step, (x(),)
 
 
+# ---- settings that the caller changes between calls
+
+
+@setting
+def nested_setting() -> Any:
+    holder = Space(inner=Space(scale=2.0))
+    return lambda a: a * holder.inner.scale, (x(),), lambda: setattr(holder.inner, "scale", 3.0)
+
+
+@setting
+def setting_in_a_list() -> Any:
+    settings = [0.5, 2.0]
+    return lambda a: a * settings[1], (x(),), lambda: settings.__setitem__(1, 3.0)
+
+
+@setting
+def setting_of_a_layer() -> Any:
+    model = mlp(nn.LayerNorm(32))
+    return torch.no_grad()(lambda a: model(a)), (x(),), lambda: setattr(model[2], "eps", 0.5)
+
+
+@setting
+def layer_that_no_longer_trains() -> Any:
+    model = mlp(nn.Dropout(0.5))
+    return torch.no_grad()(lambda a: model(a)), (x(),), lambda: model[2].eval()
+
+
+@setting
+def class_attribute_that_an_object_hides() -> Any:
+    class Trainer:
+        scale = 2.0
+
+        def step(self, a: torch.Tensor) -> torch.Tensor:
+            return self.scaled(a) + 1
+
+        def scaled(self, a: torch.Tensor) -> torch.Tensor:
+            return a * self.scale
+
+    trainer = Trainer()
+    return trainer.step, (x(),), lambda: setattr(trainer, "scale", 3.0)
+
+
+@setting
+def slot() -> Any:
+    class Config:
+        __slots__ = ("limits",)
+
+    config = Config()
+    config.limits = (-0.5, 0.5)
+    return lambda a: a.clamp(*config.limits), (x(),), lambda: setattr(config, "limits", (-0.5, 0.2))
+
+
+@setting
+def attribute_of_a_module() -> Any:
+    config: Any = ModuleType("config")
+    config.RATE = 2.0
+    return lambda a: a * config.RATE, (x(),), lambda: setattr(config, "RATE", 3.0)
+
+
+@setting
+def context_variable() -> Any:
+    rate = contextvars.ContextVar("rate", default=2.0)
+    return lambda a: a * rate.get(), (x(),), lambda: rate.set(3.0)
+
+
+@setting
+def variable_of_the_environment() -> Any:
+    os.environ["TRAP_RATE"] = "2"
+    return lambda a: a * float(os.environ["TRAP_RATE"]), (x(),), lambda: os.environ.update(TRAP_RATE="3")
+
+
+@setting
+def behind_a_weak_reference() -> Any:
+    model = nn.Linear(16, 16).to(DEVICE)
+    model.scale = 2.0
+    KEPT.append(model)
+    held = weakref.ref(model)
+    return torch.no_grad()(lambda a: a * held().scale), (x(),), lambda: setattr(held(), "scale", 3.0)
+
+
+@setting
+def list_that_grows() -> Any:
+    rates = [0.5, 2.0]
+    return lambda a: sum(a * each for each in rates), (x(),), lambda: rates.append(3.0)
+
+
+@setting
+def mode_that_is_no_number() -> Any:
+    class Mode(enum.Enum):
+        RELU = 1
+        TANH = 2
+
+    held = Space(inner=Space(mode=Mode.RELU, bias=None, dtype=torch.float32))
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        made = (a.relu() if held.inner.mode is Mode.RELU else a.tanh()).to(held.inner.dtype)
+        return made if held.inner.bias is None else made + held.inner.bias
+
+    return step, (x(),), lambda: vars(held.inner).update(mode=Mode.TANH, bias=1.0, dtype=torch.bfloat16)
+
+
 # ---- sound ones
 
 
@@ -574,12 +675,26 @@ def report_of(maker: Callable[[], Any]) -> Any:
     """What `microbench graph` says of a function: its report."""
     from microbench.capture.making import Report, examine
 
-    function, arguments = maker()
+    function, arguments = maker()[:2]
     report = Report()
     for _ in range(2):
         function(*arguments)
     examine(function, (arguments, {}), [], report, lambda stage: None)
     return report
+
+
+def notices(maker: Callable[[], Any]) -> bool:
+    """Whether a graph computes as the function does, and is replayed, before and after a setting is changed."""
+    from microbench.capture.graphed import Graphed
+
+    function, arguments, change = maker()
+    graph = Graphed(function)
+    before = [graph(*arguments) for _ in range(6)][-1]
+    change()
+    after = [graph(*arguments) for _ in range(6)]
+    wanted = function(*arguments)
+    same = all(one.dtype == wanted.dtype and torch.equal(one, wanted) for one in after)
+    return same and not (before.dtype == wanted.dtype and torch.equal(before, wanted)) and graph.counts["captures"] == 2
 
 
 def said(report: Any) -> str:
@@ -594,8 +709,8 @@ def said(report: Any) -> str:
 def main() -> None:
     names = sys.argv[2:]
     rows = [tuple(row) for row in json.loads(os.environ.get("TRAPS_SAID", "[]"))]
-    for name in names or [*TRAPS, *SOUND]:
-        maker, wanted = TRAPS[name] if name in TRAPS else (SOUND[name], "")
+    for name in names or [*TRAPS, *SETTINGS, *SOUND]:
+        maker, wanted = TRAPS[name] if name in TRAPS else ((SOUND | SETTINGS)[name], "")
         began = time.perf_counter()
         torch.manual_seed(1)
         try:
@@ -603,12 +718,15 @@ def main() -> None:
                 report = report_of(maker)
             words = said(report)
             right = bool(not report.proved and re.search(wanted, words)) if wanted else report.proved
+            if name in SETTINGS and right and not notices(maker):
+                words, right = "proved, but a setting that changes is not noticed", False
         except Exception as error:  # noqa: BLE001
             words, right = f"{type(error).__name__}: {error}"[:200], False
-        rows.append((name, "trap" if wanted else "sound", "right" if right else "WRONG", words))
+        kind = "trap" if wanted else "setting" if name in SETTINGS else "sound"
+        rows.append((name, kind, "right" if right else "WRONG", words))
         print(f"{'' if right else 'WRONG '}{name}: {words[:230]} ({time.perf_counter() - began:.1f} s)", flush=True)
         if "illegal memory" in words:  # CUDA has ended in this process
-            left = names or [*TRAPS, *SOUND]
+            left = names or [*TRAPS, *SETTINGS, *SOUND]
             os.environ["TRAPS_SAID"] = json.dumps(rows)
             os.execv(sys.executable, [sys.executable, __file__, sys.argv[1], *left[left.index(name) + 1 :]])
     print(f"{sum(row[2] == 'right' for row in rows)} of {len(rows)} are right")

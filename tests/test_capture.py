@@ -12,9 +12,12 @@ import re
 import subprocess
 import sys
 import weakref
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace as Space
 from typing import Any
 
+import numpy as np
 import pytest
 
 from microbench.capture.handover import change, change_parts, why_not_applied
@@ -61,6 +64,14 @@ def test_a_sound_function_is_proved_and_bit_by_bit(name: str) -> None:
     assert report.proved, graph_traps.said(report)
     assert report.exact
     assert report.counts["replays"] >= 20
+
+
+@pytest.mark.parametrize("name", [one for one in graph_traps.SETTINGS if one not in OF_A_GPU])
+def test_a_setting_that_the_caller_changes_between_calls_is_noticed(name: str) -> None:
+    report = graph_traps.report_of(graph_traps.SETTINGS[name])
+    assert report.proved, graph_traps.said(report)
+    assert report.exact
+    assert graph_traps.notices(graph_traps.SETTINGS[name])
 
 
 def examined(function: Any, *arguments: Any) -> Any:
@@ -235,14 +246,8 @@ def test_a_library_that_computes_something_else_under_capture_is_refused(otherwi
 
 
 def test_a_rare_change_by_hidden_state_is_no_rounding() -> None:
-    class Settings:
-        calls = 0
-
-    def step(a: Any) -> Any:
-        Settings.calls += 1
-        return a * (2 if Settings.calls % 12 == 11 else 1)
-
-    report = examined(step, torch.ones(4))
+    due = itertools.cycle([1] * 11 + [2])
+    report = examined(lambda a: a * next(due), torch.ones(4))
     assert not report.proved
     assert "something else" in report.why
 
@@ -291,8 +296,8 @@ def test_a_function_that_repeats_itself_with_deterministic_algorithms_is_compare
 def test_a_value_that_the_module_names_is_looked_at(tmp_path: Path) -> None:
     file = tmp_path / "settings_step.py"
     file.write_text(
-        "from types import SimpleNamespace\nimport torch\nconfig = SimpleNamespace(inner=SimpleNamespace(scale=2.0))\n"
-        "def step(a):\n    return a * config.inner.scale\n"
+        "class Config:\n    pass\nconfig = Config()\nconfig.inner = Config()\nconfig.inner.scale = 2.0\n"
+        "name = 'sca'\ndef step(a):\n    return a * getattr(config.inner, name + 'le')\n"
     )
     spec = importlib.util.spec_from_file_location("settings_step", file)
     assert spec is not None
@@ -381,21 +386,119 @@ def test_a_graphed_function_counts_and_falls_back() -> None:
 def test_with_check_a_wrong_graph_is_an_error_at_its_first_replay() -> None:
     from microbench import graphed
 
-    state, rate = {"calls": 0}, torch.tensor(0.5)
+    state, rate = dict.fromkeys(range(100), 0), torch.tensor(0.5)  # too large to be looked at
 
     def counts(a: Any) -> Any:
-        state["calls"] += 1
-        return a * state["calls"]
+        state[99] += 1
+        return a * state[99]
 
     step = graphed(counts, check=8)
     for _ in range(3):
         step(torch.ones(2))
-    assert state["calls"] == 3, "what the function does besides is done once"
-    with pytest.raises(RuntimeError, match=r"values of the host .* state\['calls'\]"):
+    assert state[99] == 3, "what the function does besides is done once"
+    with pytest.raises(RuntimeError, match=r"values of the host .* state\[99\]"):
         [step(torch.ones(2)) for _ in range(3)]
     sound = graphed(check=8)(lambda a: a * rate)
     for number in range(20):
         assert sound(torch.full((2,), float(number))).tolist() == [number / 2] * 2
+
+
+class Doubled(torch.nn.Module):
+    """A layer of the user's with a parameter, a setting, and a layer of PyTorch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = torch.nn.Parameter(torch.ones(4)), 2.0
+        self.last = torch.nn.Sequential(torch.nn.ReLU())
+
+    def forward(self, a: Any) -> Any:
+        return self.last(a * self.weight * self.scale)
+
+
+def held_by_a_model(change: Any) -> Any:
+    model = torch.nn.Sequential(Doubled())
+    return torch.no_grad()(lambda a: model(a)), lambda: change(model[0])
+
+
+def read_from(held: Any, function: Any, change: Any) -> Any:
+    return (lambda a: function(a, held)), lambda: change(held)
+
+
+LATER: dict[str, Any] = {
+    "a setting": held_by_a_model(lambda layer: setattr(layer, "scale", 3.0)),
+    "a layer": held_by_a_model(lambda layer: layer.last.__setitem__(0, torch.nn.Tanh())),
+    "a parameter": held_by_a_model(lambda layer: setattr(layer, "weight", torch.nn.Parameter(torch.zeros(4)))),
+    "a key": read_from({"by": 2.0}, lambda a, held: a * held["by"] + held.get("more", 0),
+                       lambda held: held.update(more=1)),
+    "a set": read_from({"relu"}, lambda a, held: a.relu() if "relu" in held else a,
+                       lambda held: (held.clear(), held.add("none"))),
+    "a deque": read_from(deque([2.0, 3.0]), lambda a, held: a * held[0], lambda held: held.rotate()),
+    "an array": read_from(np.ones(2), lambda a, held: a * float(held[0]), lambda held: held.fill(3.0)),
+    "an attribute": read_from(Space(by=2.0), lambda a, held: a * held.by + getattr(held, "more", 0),
+                              lambda held: setattr(held, "more", 1)),
+    "any attribute": read_from(Space(by=2.0), lambda a, held: a * sum(vars(held).values()),
+                               lambda held: setattr(held, "by", 3.0)),
+    "the default type": read_from(None, lambda a, held: a.sum() * torch.ones(2),
+                                  lambda held: torch.set_default_dtype(torch.float64)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LATER)
+def test_what_the_caller_binds_later_is_noticed(what: str) -> None:
+    from microbench import graphed
+
+    function, change = LATER[what]
+    step, a = graphed(function), torch.linspace(-1.0, 2.0, 4)
+    before = [step(a) for _ in range(6)][-1]
+    try:
+        change()
+        wanted = function(a)
+        for _ in range(6):
+            assert torch.equal(step(a), wanted)
+        assert wanted.dtype != before.dtype or not torch.equal(before, wanted)
+        assert step.counts["captures"] == 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_models_that_are_arguments_each_have_a_graph_that_knows_their_settings() -> None:
+    from microbench import graphed
+
+    step, a = graphed(torch.no_grad()(lambda model, a: model(a)), warm_up=1), torch.randn(4)
+    models = [torch.nn.Sequential(Doubled()), torch.nn.Sequential(Doubled())]
+    for _ in range(6):
+        for model in models:
+            assert torch.equal(step(model, a), model(a))
+    assert step.counts == {"warm-ups": 2, "captures": 2, "replays": 10}
+    models[1][0].scale = 5.0
+    for model in models:
+        assert torch.equal(step(model, a), model(a))
+    assert step.counts["warm-ups"] == 3, "only of the model that has changed"
+
+
+def test_an_equal_value_that_is_another_object_is_replayed() -> None:
+    from microbench import graphed
+
+    held = {"rate": 0.5, "limits": (-1.0, 1.0)}
+    step = graphed(lambda a: (a * held["rate"]).clamp(*held["limits"]))
+    for number in range(10):
+        held.update(rate=float(f"0.{5}"), limits=(-float("1"), float("1")))
+        assert step(torch.full((2,), float(number))).tolist() == [min(number / 2, 1.0)] * 2
+    assert step.counts == {"warm-ups": 3, "captures": 1, "replays": 7}
+    held["rate"] = 1
+    step(torch.ones(2))
+    assert step.counts["warm-ups"] == 4, "an integer makes another tensor than a float"
+
+
+def test_what_no_graph_looks_at_is_said() -> None:
+    names, turn = ["relu"] * 100, itertools.cycle([1.0])
+
+    def step(a: Any) -> Any:
+        return (a * next(turn)).relu() if names[99] == "relu" else a
+
+    report = examined(step, torch.randn(4))
+    assert report.proved
+    assert report.left == ["names, of more than 64 entries", "what the iterator turn yields"]
 
 
 def test_the_results_of_two_calls_are_two_tensors() -> None:

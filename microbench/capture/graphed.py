@@ -6,18 +6,39 @@ This file needs PyTorch alone, because `microbench graph` hands over a copy of i
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import dis
+import enum
 import functools
 import gc
+import numbers
+import os
+import sys
 import sysconfig
 import types
-from collections import Counter
-from collections.abc import Callable, Iterator
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
+SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
+CALLED = "()"  # the key of a value that its holder returns
+MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
+NONE: frozenset[str] = frozenset()
+OWN = frozenset({"training"})
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
+FORWARD = ("forward", "backward", "setup_context")
+MAKING = ("__init__", "__new__", "__repr__", "__setattr__", "__getstate__", "__setstate__", "__reduce__", "__del__")
+# Methods that write to a container.
+CHANGING = {
+    "__setitem__", "append", "appendleft", "add", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault",
+    "update",
+}  # fmt: skip
 
 
 def graphed(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -30,8 +51,8 @@ class Graphed:
 
     The first calls run as before (``warm_up``), the next is captured, the others are replayed. A graph fits a call if
     inputs have the same shapes, strides, types and devices, and if all else is the same by which the host decides:
-    arguments that are no tensors; what the function reads from its module, its closure and its objects; an optimizer's
-    settings; grad mode and autocast; what ``also()`` returns. Otherwise the call is captured again, for at most
+    arguments that are no tensors; what the function's code names (see Reads); an optimizer's settings; grad mode,
+    autocast and the default type; what ``also()`` returns. Otherwise the call is captured again, for at most
     ``most`` graphs, and then runs without a graph. ``counts`` says how often each happened, ``reasons`` why a call was
     not replayed.
 
@@ -56,10 +77,10 @@ class Graphed:
         self.counts: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self._warm_up, self._most = warm_up, most
-        self._graphs: dict[Any, Graph] = {}
+        self._graphs: list[Graph] = []
         self._passed: dict[Any, list[list[Any]]] = {}  # the tensors of each kind's warm-ups
         self._moving: set[int] = set()  # places of inputs for which another tensor came
-        self._guards = list(guards(function))
+        self._places: dict[Any, list[tuple[str, Any, Any]]] = {}  # what the function reads, by its inputs
         self._last: Graph | None = None
         self._changing = ""  # what the function itself changes, of that by which the host decides
 
@@ -74,18 +95,19 @@ class Graphed:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         tensors: list[Any] = []
         inputs = described((arguments, named) if named else arguments, tensors)
-        graph = self._last
-        if graph is None or not graph.fits(inputs, self.also()):
-            key = inputs, (*_modes(), self.also()), tuple([_held(*guard) for guard in self._guards])
-            graph = self._graphs.get(key)
+        also, graph = self.also(), self._last
+        if graph is None or not graph.fits(inputs, also):
+            graph = next((one for one in self._graphs if one.fits(inputs, also)), None)
             if graph is None:
-                return self._first(key, arguments, named, tensors)
-            graph.guarded = [(*guard, now(*guard)) for guard in self._guards]  # equal values, other objects
+                return self._first((inputs, (*_modes(), also)), arguments, named, tensors)
             self._last = graph
         moved = graph.moved(tensors)
         if moved:
             self._moving |= moved
-            self._forget(graph)
+            self._graphs.remove(graph)
+            self._passed.clear()
+            self._places.clear()
+            self._last = None
             return self._eager("another tensor came for an input that had been the same", arguments, named)
         self.counts["replays"] += 1
         return graph.replay(tensors)
@@ -95,17 +117,18 @@ class Graphed:
         self.reasons[reason] += 1
         return self.function(*arguments, **named)
 
-    def _forget(self, graph: Graph) -> None:
-        self._graphs = {key: one for key, one in self._graphs.items() if one is not graph}
-        self._passed.clear()
-        self._last = None
-
-    def _first(self, key: Any, arguments: Any, named: Any, tensors: list[Any]) -> Any:
+    def _first(self, kind: Any, arguments: Any, named: Any, tensors: list[Any]) -> Any:
         """A call that no graph fits: a warm-up, the capture, or a call without a graph."""
         if self._changing:
             return self._eager(f"each call changes {self._changing}, and a replay would not", arguments, named)
-        if len(self._graphs) >= self._most or (key not in self._passed and len(self._passed) >= 2 * self._most):
-            return self._eager(self._difference(key), arguments, named)
+        places = self._places.get(kind[0])
+        if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
+            return self._eager(self._difference(kind), arguments, named)
+        if places is None:
+            places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
+        key = *kind, tuple([held(now(*place)) for _, *place in places])
+        if key not in self._passed and len(self._passed) >= 2 * self._most:
+            return self._eager(self._difference(kind), arguments, named)
         passed = self._passed.setdefault(key, [])
         marks = [marked(one) for one in tensors]
         if len(passed) < self._warm_up:
@@ -117,6 +140,7 @@ class Graphed:
                 result = self.function(*arguments, **named)
             main.wait_stream(side)
             self._written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
+            self._seen = places, key
             return mapped(result, detached=True)  # a gradient would keep nodes that belong to this stream
         same = [
             place not in self._moving and all(call[place] is one for call in passed)
@@ -125,39 +149,36 @@ class Graphed:
         if any(wrote and not fixed for wrote, fixed in zip(self._written, same, strict=True)):
             return self._eager("it writes to an input, and each call passes another tensor", arguments, named)
         self.counts["captures"] += 1
-        self._guards = list(guards(self.function))  # the first calls may have made what it reads
-        before = [_held(*guard) for guard in self._guards]
+        # The first calls may have made what it reads.
+        places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
+        before = [held(now(*place)) for _, *place in places]
         graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
-        after = [_held(*guard) for guard in self._guards]
-        changed = [str(key) for (_, key), one, other in zip(self._guards, before, after, strict=True) if one != other]
-        if changed:
-            self._changing = ", ".join(changed)
-            return graph.replay(tensors)  # it is right for this call, and for no other
-        key = *key[:2], tuple([_held(*guard) for guard in self._guards])
-        graph.expected = key[0], key[1]
-        graph.guarded = [(*guard, now(*guard)) for guard in self._guards]
-        self._graphs[key] = self._last = graph
-        self.counts["replays"] += 1
+        graph.guard(kind, places)
+        self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
+        self._changing = ", ".join(_changed(places, before, self._seen[1][2]))
+        if not self._changing:  # else it is right for this call, and for no other
+            self._graphs.append(graph)
+            self._last = graph
+            self.counts["replays"] += 1
         return graph.replay(tensors)
 
-    def _difference(self, key: Any) -> str:
-        """What a call has that the last kind of call had not."""
-        last = next(reversed(self._passed))
-        if key[0] != last[0]:
+    def _difference(self, kind: Any) -> str:
+        """What a call has that the last call with a graph, or before one, had not."""
+        places, (inputs, modes, values) = self._seen
+        if kind[0] != inputs:
             return "an input has another shape, type or device, or an argument another value"
-        if key[1] != last[1]:
+        if kind[1] != modes:
             return "grad mode, autocast or what also() returns is another"
-        names = [
-            str(name) for (_, name), one, other in zip(self._guards, key[2], last[2], strict=False) if one != other
-        ]
+        names = _changed(places, values, [held(now(*place)) for _, *place in places])
         return f"{', '.join(names) or 'what it reads'} has another value in too many calls"
+
+
+def _changed(places: Any, before: Any, after: Any) -> list[str]:
+    return [name for (name, *_), one, other in zip(places, before, after, strict=True) if one != other]
 
 
 class Graph:
     """One captured call: its graph, where it reads its inputs (None: the call's own tensor), and what it returned."""
-
-    expected: tuple[Any, Any]
-    guarded: list[tuple[Any, Any, Any]]
 
     def __init__(
         self,
@@ -183,12 +204,40 @@ class Graph:
             failed.pop_all()
         self._result = mapped(result, detached=True)
 
+    def guard(self, kind: Any, places: Iterable[tuple[str, Any, Any]]) -> None:
+        """Keep what a call must be like: its inputs and modes, and the values at these places."""
+        self._expected = kind
+        self._entries: list[tuple[Any, Any, Any]] = []
+        self._others: list[tuple[Any, Any, Any]] = []
+        self._parts, self._bound = [], BOUND[0]
+        for _, holder, key in places:
+            value = now(holder, key)
+            if isinstance(key, Part):
+                self._parts.append((holder, key, value))
+            elif type(holder) in (dict, list):
+                self._entries.append((holder, key, value))
+            elif isinstance(holder, dict | list):
+                self._others.append((functools.partial(now, holder, key), CALLED, value))
+            else:
+                self._others.append((holder, key, value))
+
     def fits(self, inputs: Any, also: Any) -> bool:
         """Whether a call may be replayed: inputs of this kind, and nothing that the host decides by has changed."""
-        for holder, key, value in self.guarded:
-            if now(holder, key) is not value:
-                return False
-        return bool((inputs, (*_modes(), also)) == self.expected)
+        try:
+            for holder, key, value in self._entries:
+                if holder[key] is not value and not _equal(self._entries, holder, key, holder[key]):
+                    return False
+            if self._bound != BOUND[0]:
+                if any(holder[key] is not value for holder, key, value in self._parts):
+                    return False
+                self._bound = BOUND[0]
+            for holder, key, value in self._others:
+                found = holder() if key is CALLED else getattr(holder, key)
+                if found is not value and not _equal(self._others, holder, key, found):
+                    return False
+        except (LookupError, AttributeError, ValueError):  # it is no longer there
+            return False
+        return bool((inputs, (*_modes(), also)) == self._expected)
 
     def moved(self, tensors: list[Any]) -> set[int]:
         """The places of inputs that are read where they are, and for which another tensor has come."""
@@ -209,76 +258,352 @@ class Graph:
         return mapped(self._result) if self._copies else self._result
 
 
-def guards(function: Any) -> Iterator[tuple[Any, Any]]:
-    """Where the host keeps what the function reads directly, as pairs of a holder and a key.
+class Reads:
+    """What a function reads from the host, found from the names in its code and in the code that it calls.
 
-    These are globals, closure cells, the plain attributes and tensors of objects among these, and the settings of
-    optimizers. Functions of the user's are followed, those of libraries are not.
+    These are globals, closure cells, entries and lengths of containers, context variables, variables of the
+    environment, settings of optimizers, and attributes: of objects, classes, the user's modules, and layers within
+    models. ``places`` are triples of a name, a holder and a key. Functions of libraries are not followed, methods of
+    their objects are. ``left`` names what is not looked at.
     """
-    seen: set[int] = set()
-    waiting: list[Any] = [function]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, (*SCALARS, torch.Tensor, type, types.ModuleType)):
-            continue
-        seen.add(id(one))
-        if isinstance(one, functools.partial):
-            waiting += [one.func, *one.args, *one.keywords.values()]
-        elif isinstance(one, types.MethodType):
-            waiting += [one.__func__, one.__self__]
-        elif isinstance(one, types.FunctionType):
-            waiting.append(getattr(one, "__wrapped__", None))
-            if not of_library(one.__code__):
-                for holder, key in _read_by(one):
-                    yield holder, key
-                    waiting.append(now(holder, key))
+
+    def __init__(self, function: Any, arguments: Any = ()) -> None:
+        self._names: set[str] = set()
+        self._written: set[str] = set()
+        self._root = function
+        while True:  # until no code is found that names more
+            known = len(self._names)
+            self._found: dict[tuple[int, Any], tuple[str, Any, Any]] = {}
+            self._seen: dict[tuple[int, frozenset[str]], Any] = {}
+            self.left: dict[str, None] = {}
+            self._waiting = deque([("", function, NONE), *((name, one, NONE) for name, one in _leaves(arguments))])
+            while self._waiting and len(self._seen) < MOST_OBJECTS:
+                name, one, more = self._waiting.popleft()
+                if not isinstance(one, (*SETTINGS, torch.Tensor)) and (id(one), more) not in self._seen:
+                    self._seen[id(one), more] = one  # kept, so that no other object gets its number
+                    self._visit(name, one, more)
+            if self._waiting:
+                self.left[f"what is beyond {MOST_OBJECTS} objects"] = None
+            if len(self._names) == known:
+                break
+        self.places = list(self._found.values())
+
+    def _add(self, name: str, holder: Any, key: Any, more: frozenset[str] = NONE) -> None:
+        """A place, and what is there: ``more`` are names that code of a library reads of it."""
+        self._found.setdefault((id(holder), key), (name, holder, key))
+        self._waiting.append((name, now(holder, key), more))
+
+    def _visit(self, name: str, one: Any, more: frozenset[str]) -> None:
+        kind: Any = type(one)
+        if isinstance(one, types.FunctionType):
+            self._of_function(one)
+        elif parts := _parts(name, one):
+            self._waiting.extend((*part, NONE) for part in parts)
+        elif isinstance(one, contextvars.ContextVar):
+            self._add(f"{name}.get()", one.get, CALLED)
+        elif isinstance(one, weakref.ref):
+            self._add(f"{name}()", one, CALLED, more)
+        elif isinstance(one, types.ModuleType):
+            if _is_own(one):
+                self._of_attributes(name, vars(one), NONE)
+        elif isinstance(one, type):
+            for each in filter(_is_own, (one, kind)):  # a class, and the class of that class
+                self._of_class(name, one, each)
+            if issubclass(one, enum.Enum) and _is_own(one):
+                self._waiting.extend((f"{name}.{each.name}.value", each.value, NONE) for each in one)
+        elif isinstance(one, dict | list | tuple | set | deque):
+            self._of_container(name, one, more)
+            if kind not in (dict, list, tuple, set, deque) and _is_own(kind):
+                self._of_object(name, one, more)
         elif isinstance(one, torch.optim.Optimizer):
-            yield from ((group, key) for group in one.param_groups for key in group if key != "params")
-        elif hasattr(one, "__dict__"):
-            attributes = vars(one)
-            yield from (
-                (attributes, key) for key in attributes if isinstance(attributes[key], (*SCALARS, torch.Tensor))
-            )
-            if isinstance(one, torch.nn.Module):
-                waiting.append(getattr(type(one), "forward", None))
+            self._of_optimizer(name, one, kind)
+        else:
+            self._of_object(name, one, more)
+
+    def _of_function(self, one: types.FunctionType) -> None:
+        by_type = getattr(one, "registry", {}).values()  # of functools.singledispatch
+        self._waiting.extend(("", each, NONE) for each in (getattr(one, "__wrapped__", None), *by_type))
+        typed = one.__code__.co_filename[:1] == "<" and one.__globals__.get("__name__") == "__main__"
+        if of_library(one.__code__) and not typed and one is not self._root:
+            return
+        read, written, known = _named(one.__code__)
+        self._names |= read | ({"__dict__"} if "vars" in known else NONE) | (known & {"getattr", "hasattr"})
+        self._written |= written
+        for name in known:
+            imported = sys.modules.get(name) or sys.modules.get(f"{one.__globals__.get('__package__')}.{name}")
+            value = one.__globals__.get(name, imported)
+            if isinstance(value, types.ModuleType | type):
+                self._waiting.append((name, value, NONE))
+            elif name in one.__globals__:
+                self._add(name, one.__globals__, name)
+        for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=False):
+            self._add(name, cell, "cell_contents")
+        for each in (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()):
+            self._waiting.append((f"{one.__name__}.default", each, NONE))
+        self._of_attributes(one.__name__, vars(one), NONE)
+        if {"environ", "getenv"} & {*read, *known}:
+            self._found[0, "environ"] = "os.environ", Environment(), CALLED
+
+    def _of_optimizer(self, name: str, one: torch.optim.Optimizer, kind: Any) -> None:
+        self._found[id(one), len] = f"len({name}.param_groups)", one.param_groups.__len__, CALLED
+        for key in ("param_groups", "state"):  # load_state_dict() binds others
+            self._found.setdefault((id(vars(one)), key), (f"{name}.{key}", vars(one), key))
+        for number, group in enumerate(one.param_groups):
+            for key in group:
+                if key != "params":
+                    self._add(f"{name}.param_groups[{number}][{key!r}]", group, key)
+        if _is_own(kind):
+            self._of_class(name, one, kind)
+
+    def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
+        fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
+        if fixed or isinstance(one, list | deque):
+            self._found[id(one), len] = f"len({name})", one.__len__, CALLED
+        if fixed and isinstance(one, set | deque) and len(one) <= MOST_ENTRIES:
+            copied = frozenset if isinstance(one, set) else tuple
+            self._found[id(one), copied] = name, functools.partial(copied, one), CALLED
+        if isinstance(one, set):
+            return
+        entries: list[tuple[Any, Any]] = list(one.items() if isinstance(one, dict) else enumerate(one))
+        if len(one) > MOST_ENTRIES:
+            self.left[f"{name}, of more than {MOST_ENTRIES} entries"] = None
+            entries = [each for each in entries if each[0] in self._names or each[0] in more]
+        for number, (key, value) in enumerate(entries):
+            named = f"{name}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
+            if isinstance(one, dict | list) and (fixed or isinstance(value, SETTINGS)):
+                self._add(named, one, key, more)
             else:
-                waiting += [each for each in attributes.values() if isinstance(each, torch.optim.Optimizer)]
+                self._waiting.append((named, value, more))
+
+    def _of_attributes(
+        self, name: str, one: dict[str, Any], more: frozenset[str], layer: bool = False, every: bool = False
+    ) -> None:
+        """The entries of an object's or a module's dictionary that code names; those that only a library's code names,
+        and what code binds anew, only if they are settings."""
+        for key in [each for each in one if every or each in self._names or each in more]:
+            if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
+                continue
+            value, named = one[key], f"{name}.{key}"
+            fixed = (every or key in self._names) and (
+                key not in self._written or (isinstance(value, torch.Tensor) and not layer)
+            )
+            if isinstance(value, SETTINGS) or (fixed and not isinstance(value, types.ModuleType | type)):
+                self._add(named, one, key, more)
+            else:
+                self._waiting.append((named, value, more))
+
+    def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
+        kind: Any = type(one)
+        if isinstance(one, Iterator) and not isinstance(one, weakref.ProxyTypes):
+            self.left[f"what the iterator {name} yields"] = None
+        if hasattr(kind, "__array_interface__"):
+            if one.size <= MOST_ENTRIES:
+                self._found[id(one), bytes] = name, one.tobytes, CALLED
+            else:
+                self.left[f"the host's array {name}"] = None
+        if not all(_is_own(each) for each in kind.__mro__ if each not in (object, torch.nn.Module)):
+            more |= _method_names(kind, frozenset(self._names & {*dir(kind)}))
+        attributes = getattr(one, "__dict__", {})
+        if isinstance(one, torch.nn.Module):
+            self._of_attributes(name, attributes, more | OWN if _is_own(kind) else more, layer=True)
+            for part in ("_parameters", "_buffers", "_modules"):
+                for key, value in attributes[part].items():
+                    if key not in self._written and (key in self._names or part != "_buffers"):
+                        self._found[id(attributes[part]), key] = f"{name}.{key}", attributes[part], Part(key)
+                    self._waiting.append((f"{name}.{key}", value, NONE))
+            if isinstance(one, torch.nn.Sequential | torch.nn.ModuleList):  # which bind others when one is taken out
+                self._found[id(attributes), "_modules"] = f"the layers of {name}", attributes, "_modules"
+            first = None if "." in name else next((each for each in one.parameters() if type(each) in PLAIN), None)
+            if first is not None and (storage := first.untyped_storage()) is first.untyped_storage():
+                self._found[id(first), CALLED] = f"the memory of {name}", first.untyped_storage, CALLED  # to() moves it
+                del storage
+            hooks = [attributes[each] for each in OF_LAYERS if each.endswith("_hooks")]
+            self._waiting.extend((name, each, NONE) for part in hooks for each in part.values())
+        else:
+            if _is_own(kind) or not more:  # no object of a library's, which may add to itself
+                self._found[id(attributes), len] = f"the attributes of {name}", attributes.__len__, CALLED
+            holds_values = not _is_own(kind) or hasattr(kind, "__dataclass_fields__")
+            made_names = "__dict__" in self._names or (holds_values and {"getattr", "hasattr"} & self._names)
+            self._of_attributes(name, attributes, more, every=bool(made_names))
+            self._waiting.append((name, attributes.get("__wrapped__"), NONE))
+        for each in kind.__mro__:
+            for key, member in vars(each).items():
+                named = key in self._names or key in more
+                if isinstance(member, types.MemberDescriptorType) and named:
+                    with contextlib.suppress(AttributeError):  # nothing is there
+                        member.__get__(one, kind)
+                        self._add(f"{name}.{key}", one, key, more)
+        if _is_own(kind):
+            self._of_class(name, one, kind)
+
+    def _of_class(self, name: str, holder: Any, kind: Any) -> None:
+        """What code names of a user's class: as the holder has it, which is the class or an object of it."""
+        own = () if holder is kind else getattr(holder, "__dict__", ())
+        for each in filter(_is_own, kind.__mro__):
+            for key, value in list(vars(each).items()):
+                function = _inner(value)
+                if isinstance(function, types.FunctionType):
+                    if key in self._names or key in FORWARD or (key[:2] == "__" and key not in MAKING):
+                        self._waiting.append((name, value, NONE))
+                    if isinstance(value, types.FunctionType | staticmethod | property) and (
+                        key in self._names or key in FORWARD
+                    ):
+                        self._found[id(each), key] = f"{name}.{key}", each, key
+                elif key in self._names and isinstance(value, enum.Enum):
+                    continue
+                elif key in self._names and hasattr(value, "__get__"):
+                    self._waiting.append((f"{name}.{key}", value, NONE))
+                elif key in self._names and key not in own:
+                    self._add(f"{name}.{key}", kind if isinstance(holder, dict | list) else holder, key)
+
+
+class Part(str):
+    """The name of a layer, a parameter or a buffer in its layer; ``BOUND`` counts how often any layer gets one."""
+
+    __slots__ = ()
+
+
+def _count(*_: Any) -> None:
+    BOUND[0] += 1
+
+
+BOUND = [0]
+for bound in ("module", "parameter", "buffer"):
+    getattr(torch.nn.modules.module, f"register_module_{bound}_registration_hook")(_count)
+
+
+class Environment:
+    """The variables of the environment: the same copy as long as they are the same."""
+
+    def __init__(self) -> None:
+        self._copy: dict[Any, Any] = {}
+
+    def __call__(self) -> dict[Any, Any]:
+        if os.environ._data != self._copy:  # type: ignore[attr-defined]
+            self._copy = dict(os.environ._data)  # type: ignore[attr-defined]
+        return self._copy
+
+
+def _parts(name: str, one: Any) -> list[tuple[str, Any]]:
+    """What is called where this is called, with what is bound to it; empty if it is no function of that kind."""
+    if isinstance(one, functools.partial):
+        return [(name, each) for each in (one.func, *one.args, *one.keywords.values())]
+    if isinstance(one, types.MethodType):
+        return [(name, one.__func__), (name or "self", one.__self__)]
+    if isinstance(one, staticmethod | classmethod | property | functools.cached_property):
+        return [(name, _inner(one))]
+    return [(name, one.function)] if type(one).__name__ == "Graphed" else []
+
+
+def _leaves(value: Any, name: str = "argument") -> Iterator[tuple[str, Any]]:
+    """The objects among arguments, whose identity a call is told by."""
+    if isinstance(value, tuple | list | dict):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(each, f"{name}[{key!r}]")
+    elif not isinstance(value, (*SETTINGS, torch.Tensor)):
+        yield name, value
+
+
+@functools.cache
+def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """What code, and code within it, names: attributes and texts that it reads, attributes that it writes, globals."""
+    read: set[str] = {each for each in code.co_consts if isinstance(each, str) and each.isidentifier()}
+    written, known = set[str](), set[str]()
+    for one in dis.get_instructions(code):
+        if one.opname in ("STORE_ATTR", "DELETE_ATTR"):
+            written.add(one.argval)
+        elif one.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+            written.add("__setitem__")
+        elif one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME"):
+            known.add(one.argval)
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD"):
+            read.add(one.argval)
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            for names, more in zip((read, written, known), _named(each), strict=True):
+                names |= more
+    return frozenset(read), frozenset(written | (read & CHANGING)), frozenset(known)
+
+
+@functools.cache
+def _method_names(kind: type, called: frozenset[str]) -> frozenset[str]:
+    """What the methods of a library's class read by name, those that are called and those that they call."""
+    methods: dict[str, list[types.CodeType]] = {}
+    for each in kind.__mro__:
+        if each not in (object, torch.nn.Module):
+            for key, value in vars(each).items():
+                if isinstance(function := _inner(value), types.FunctionType):
+                    methods.setdefault(key, []).append(function.__code__)
+    waiting = [key for key in methods if key in called or key in FORWARD or (key[:2] == "__" and key not in MAKING)]
+    names, done = set[str](), set[str]()
+    while waiting:
+        key = waiting.pop()
+        if key not in done:
+            done.add(key)
+            found = {name for code in methods[key] for name in _named(code)[0]}
+            names |= found
+            waiting += [name for name in found if name in methods]
+    return frozenset(names)
+
+
+def _inner(value: Any) -> Any:
+    """The function of a method, a property or a decorated one."""
+    for name in ("fget", "func", "__func__"):
+        value = getattr(value, name, None) or value
+    while hasattr(value, "__wrapped__"):
+        value = value.__wrapped__
+    return value
+
+
+@functools.cache
+def _is_own(one: Any) -> bool:
+    """Whether a class or a module is the user's: of no library, and not Python's."""
+    module = isinstance(one, types.ModuleType)
+    name = one.__name__ if module else one.__module__
+    first = name.partition(".")[0]
+    if first in sys.builtin_module_names:
+        return False
+    known = (one if module else sys.modules.get(name)), sys.modules.get(first)  # neither, if loaded without a name
+    return not any(_in_library(getattr(each, "__file__", None) or "") for each in known)
+
+
+def _in_library(file: str) -> bool:
+    return file.startswith((*LIBRARIES, "<")) or "-packages" in file
 
 
 def of_library(code: types.CodeType) -> bool:
     """Whether code belongs to Python or to an installed package."""
-    file = code.co_filename
-    return file.startswith((*LIBRARIES, "<")) or "-packages" in file
-
-
-def _read_by(function: types.FunctionType) -> Iterator[tuple[Any, Any]]:
-    """The globals and cells that a function and the functions within it read."""
-    codes, names = [function.__code__], function.__globals__
-    while codes:
-        code = codes.pop()
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-        for name in code.co_names:
-            if name in names and not isinstance(names[name], types.ModuleType | type):
-                yield names, name
-    yield from ((cell, "cell_contents") for cell in function.__closure__ or ())
+    return _in_library(code.co_filename)
 
 
 def now(holder: Any, key: Any) -> Any:
-    """The value that a holder has now: a dictionary, a list or a cell."""
-    if isinstance(holder, dict):
-        return holder.get(key)
-    if isinstance(holder, list):
-        return holder[key] if key < len(holder) else None
+    """The value that a holder has now: an entry, an attribute, or what it returns; None if there is none."""
     try:
-        return holder.cell_contents
-    except ValueError:  # an empty cell
+        if isinstance(holder, dict):
+            return dict.get(holder, key)
+        return holder[key] if isinstance(holder, list) else holder() if key is CALLED else getattr(holder, key)
+    except (LookupError, AttributeError, ValueError):  # such as an empty cell
         return None
 
 
-def _held(holder: Any, key: Any) -> Any:
-    """A value as keys compare it: plain ones by type and value, all else by identity."""
-    value = now(holder, key)
-    return (type(value), value) if isinstance(value, SCALARS) else Same(value)
+def held(value: Any) -> Any:
+    """A value as it is compared: plain ones by type and value, all else by identity."""
+    if type(value) in SCALARS:
+        return type(value), value
+    if isinstance(value, tuple):
+        return type(value), tuple([held(each) for each in value])
+    if isinstance(value, types.MethodType):
+        return Same(value.__func__), Same(value.__self__)
+    return (type(value), value) if isinstance(value, SETTINGS) else Same(value)
+
+
+def _equal(guarded: list[tuple[Any, Any, Any]], holder: Any, key: Any, found: Any) -> bool:
+    """Whether a value equals the guarded one, whose place it takes then, so that its identity tells next time."""
+    place = next(place for place, one in enumerate(guarded) if one[0] is holder and one[1] is key)
+    if held(found) != held(guarded[place][2]):
+        return False
+    guarded[place] = holder, key, found
+    return True
 
 
 class Same:
@@ -314,7 +639,11 @@ def was_written(one: torch.Tensor, mark: Any) -> bool:
 
 
 def _modes() -> Any:
-    return torch.is_grad_enabled(), torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+    )
 
 
 def described(value: Any, tensors: list[Any]) -> Any:

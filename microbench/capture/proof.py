@@ -6,6 +6,7 @@ inputs and all state that the function reaches are compared. Then values of the 
 
 from __future__ import annotations
 
+import enum
 import gc
 import inspect
 import sys
@@ -13,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import partial, update_wrapper, wraps
 from types import CodeType
 from typing import Any, NamedTuple
@@ -22,7 +24,18 @@ import numpy as np
 import torch
 
 from microbench.capture.blockers import library
-from microbench.capture.graphed import SCALARS, Graphed, described, mapped, marked, now, of_library, was_written
+from microbench.capture.graphed import (
+    CALLED,
+    SCALARS,
+    Graphed,
+    Part,
+    described,
+    mapped,
+    marked,
+    now,
+    of_library,
+    was_written,
+)
 from microbench.capture.state import After, Kept, after, bind, fill, reached
 from microbench.experiments.own.culprit import attempt
 
@@ -234,6 +247,7 @@ class Plan:
         self._function, self._inputs, self._moved, self._start = function, inputs, moved, start
         self._changed: list[str] = []
         self.also: list[str] = []
+        self.left = dict.fromkeys(start.reached.left)
         self._written: set[int] = set()
         _, tensors = _flat(inputs[0])
         marks = [marked(one) for one in tensors]
@@ -308,7 +322,7 @@ class Plan:
             differs = any(not torch.equal(one, _flat(each)[1][place]) for each in self._inputs[1:])
             name = names[place] if place < len(names) else f"input {place}"
             (varied if differs or place in self._written else left).append(name)
-        return tuple(dict.fromkeys((*varied, *self._changed))), tuple(left)
+        return tuple(dict.fromkeys((*varied, *self._changed))), (*left, *self.left)
 
     def frozen(self, proved: Graphed | Parted, exact: bool, as_captured: bool) -> Difference | None:
         """The first value of the host that changes what calls do, and that a graph cannot be told to look at.
@@ -359,27 +373,41 @@ class Plan:
 
     def _changes(self, function: Callable[..., Any]) -> Iterable[tuple[str, Any, Any, Any, Any]]:
         """Values of the host that a user may change between calls: name, holder, key, value, another value."""
-        found = 0
-        for name, (holder, key) in self._start.reached.bindings.items():
+        found, reached = {True: 0, False: 0}, self._start.reached
+        for name, (holder, key) in reached.bindings.items():
             value = now(holder, key)
-            if key in HOW:
+            # Every graph looks at what layers hold; other values there may break work of the GPU.
+            of_layer = isinstance(key, Part) or (isinstance(holder, dict) and "_parameters" in holder)
+            bound = key is not CALLED or isinstance(getattr(holder, "__self__", None), ContextVar)
+            other = another(value) if bound and not of_layer and key not in HOW else None
+            noticed = (id(holder), key) in reached.noticed  # by every graph: a few are tried
+            if other is None:
                 continue
-            if isinstance(value, bool):
-                other: Any = not value
-            elif isinstance(value, int | float) and value == value:
-                other = (value * 0.9 if value else 0.5) if isinstance(value, float) else value + 1
-            elif (
-                isinstance(value, torch.Tensor)
-                and value.is_floating_point()
-                and not isinstance(value, torch.nn.Parameter)
-            ):
-                other = value.detach().flip(-1).clone().requires_grad_(value.requires_grad) * 1.25
-            else:
+            if found[noticed] == MOST_CHANGES:
+                if not noticed:
+                    self.left[f"values of the host, such as {name}"] = None
                 continue
-            if found == MOST_CHANGES:
-                return
-            found += 1
+            found[noticed] += 1
             yield name, holder, key, value, other
+
+
+def another(value: Any) -> Any:
+    """Another value of the same kind; None if there is none that a function is likely to take."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float) and value == value and not isinstance(value, enum.Enum):
+        return (value * 0.9 if value else 0.5) if isinstance(value, float) else value + 1
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point() and not isinstance(value, torch.nn.Parameter):
+            return value.detach().flip(-1).clone().requires_grad_(value.requires_grad) * 1.25
+        return None
+    if isinstance(value, enum.Enum):
+        return next((each for each in type(value) if each is not value), None)
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.bfloat16 if value is torch.float32 else torch.float32
+    if type(value) is tuple and all(isinstance(each, int | float) for each in value):
+        return tuple(map(another, value)) or None
+    return None
 
 
 class Both:

@@ -3,6 +3,7 @@ compared between two runs."""
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import random
 import types
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from microbench.capture.graphed import SCALARS, now, of_library
+from microbench.capture.graphed import CALLED, SCALARS, Reads, now, of_library
 
 MOST = 200_000  # things that are looked at
 MODULE = "_parameters", "_buffers", "_modules"
@@ -28,7 +29,8 @@ class Reached(NamedTuple):
     containers: list[Any]
     bindings: dict[str, tuple[Any, Any]]  # of globals, cells and plain values: a holder and a key by path
     objects: list[Any]  # modules and optimizers
-    whole: bool  # nothing was left out
+    left: list[str]  # what was left out
+    noticed: set[tuple[int, Any]]  # bindings at which a graph looks: identities of holders, and keys
 
 
 def reached(function: Callable[..., Any], arguments: Any = ()) -> Reached:
@@ -52,8 +54,18 @@ def reached(function: Callable[..., Any], arguments: Any = ()) -> Reached:
             continue
         seen[id(one)] = one  # kept, so that no other object gets its number
         waiting.extend(_within(path, one, containers, bindings))
+    reads = Reads(function, arguments)
+    noticed = {(id(holder), key) for _, holder, key in reads.places}
+    known = {(id(holder), key) for holder, key in bindings.values()}
+    for path, holder, key in reads.places:
+        if (id(holder), key) not in known and path not in bindings:
+            bindings[path] = holder, key
+            value = now(holder, key)
+            if isinstance(value, ENDS) and id(value) not in seen:
+                ends.setdefault(path, value)
     objects = [one for one in seen.values() if isinstance(one, torch.nn.Module | torch.optim.Optimizer)]
-    return Reached(ends, containers, bindings, objects, not waiting)
+    left = [*reads.left, *([f"what is beyond {MOST} things that it reaches"] if waiting else [])]
+    return Reached(ends, containers, bindings, objects, left, noticed)
 
 
 Found = Iterator[tuple[str, Any]]
@@ -179,11 +191,22 @@ def fill(one: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def bind(holder: Any, key: Any, value: Any) -> None:
-    """Give a global, a cell or an entry another value."""
-    if isinstance(holder, types.CellType):
+    """Give a global, a cell, an entry, an attribute of an object or a class, or a context variable another value."""
+    if isinstance(holder, dict | list):
+        holder[key] = value
+    elif key is CALLED:
+        variable = getattr(holder, "__self__", None)
+        if isinstance(variable, contextvars.ContextVar):
+            variable.set(value)
+    elif isinstance(holder, types.CellType):
         holder.cell_contents = value
     else:
-        holder[key] = value
+        kinds = *(holder.__mro__ if isinstance(holder, type) else ()), *type(holder).__mro__
+        owner = next(each for each in kinds if key in vars(each))
+        if isinstance(vars(owner)[key], types.MemberDescriptorType):
+            object.__setattr__(holder, key, value)
+        else:
+            setattr(owner, key, value)
 
 
 def _put_back(one: Any, before: Any) -> None:
