@@ -115,7 +115,17 @@ def test_a_call_of_a_library_or_of_a_backward_pass_is_named_with_what_helps(tmp_
     report = examined(step, torch.ones(8))
     assert "add_self_loops=False" in report.blockers[0].advice
     assert "kept = loops" in report.blockers[0].line
+    assert report.blockers[0].line.endswith(", torch_geometric/loops.py:2 without")
     assert ["backward()" in one.line for one in report.blockers[1:]] == [True, True]
+
+
+def test_the_checks_of_a_distribution_are_named_with_what_turns_them_off() -> None:
+    def step(a: Any) -> Any:
+        return torch.distributions.Normal(a, 1.0).sample()
+
+    blocker = examined(step, torch.ones(8)).blockers[0]
+    assert "validate_args=False" in blocker.advice
+    assert ", torch/distributions/" in blocker.line
 
 
 def test_an_installed_microbench_is_not_the_library_that_is_named(

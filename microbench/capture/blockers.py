@@ -39,9 +39,12 @@ ADVICE = {
 }
 # What helps if the call is a library's own.
 SWITCHES = {
+    "torch.distributions": "give the distribution validate_args=False: its checks read values",
     "torch.amp": "give the optimizer fused=True: then the GPU decides whether scaler.step() is left out",
     "torch_geometric": "add the self-loops once, before the loop: add_self_loops=False, or GCNConv(cached=True)",
 }
+PARTS_OF_TORCH = ("torch/amp/grad_scaler.py", "torch.amp"), ("torch/distributions/", "torch.distributions")
+PLUMBING = ("torch/_", "torch/utils/", "torch/nn/modules/module.py")  # between an operation and what calls it
 # Operations whose result has a size that values decide.
 BY_VALUES = (
     "nonzero",
@@ -237,12 +240,13 @@ def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callabl
 
 
 def library(frame: types.FrameType | None) -> str:
-    """The innermost installed package; "" if the user's own code comes first. Of PyTorch only its scaler counts."""
+    """The innermost installed package; "" if the user's own code comes first. Of PyTorch only some parts count."""
     while frame is not None:
         file = frame.f_code.co_filename
         package = file.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in file else ""
-        if file.endswith("torch/amp/grad_scaler.py"):
-            return "torch.amp"
+        for part, name in PARTS_OF_TORCH:
+            if part in file:
+                return name
         if not file.startswith(HERE):  # which is in a package too where it is installed
             if package not in ("", "torch"):
                 return package
@@ -253,11 +257,17 @@ def library(frame: types.FrameType | None) -> str:
 
 
 def user_line(frame: types.FrameType | None) -> str:
-    """The innermost line of the user's code above a frame: "train.py:88 in step: loss.item()"."""
+    """The innermost line of the user's code above a frame, and that of a library which it calls: "train.py:88 in step:
+    net(x), torchaudio/models/conformer.py:14 _lengths_to_padding_mask"."""
+    within = ""
     while frame is not None:
-        file = frame.f_code.co_filename
+        file, where = frame.f_code.co_filename, f"{frame.f_lineno} {frame.f_code.co_name}"
+        package = file.rpartition("-packages/")[2] if "-packages/" in file else ""
         if not (of_library(frame.f_code) or file.startswith(HERE)):
             source = linecache.getline(file, frame.f_lineno).strip()
-            return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60].rstrip(':')}"
+            line = f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60].rstrip(':')}"
+            return f"{line}, {within}" if within else line
+        if package and not within and not package.startswith(PLUMBING) and not file.startswith(HERE):
+            within = f"{package}:{where}"
         frame = frame.f_back
     return ""
