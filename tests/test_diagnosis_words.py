@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
+import numpy as np
 import pytest
 from command_line import call
 from make_trace import Recorder, kineto, steps_of
@@ -261,3 +262,17 @@ def test_a_launch_bound_step_that_cannot_be_predicted_is_told_how_to_submit_less
     found = diagnosed(once)
     assert found.steps is None
     assert finding(found, "diagnose.library").title.startswith("The GPU waits")
+
+
+def test_work_that_waits_in_its_queue_while_nothing_runs_is_said_and_no_graph_is_foreseen() -> None:
+    trace = steps_of().trace()
+    later_ns = 200_000 * np.arange(len(trace.work))
+    trace.work["begin_ns"] += later_ns
+    trace.work["end_ns"] += later_ns
+    found = diagnose(trace, costs())
+    assert found.graph is None
+    (told,) = (one for one in words.findings(found) if "another program uses it" in one.title and one.advice)
+    assert told.advice.startswith("`nvidia-smi` shows who uses the GPU")
+    assert "work waits in its queue meanwhile" in next(
+        one.title for one in words.findings(found) if one.rule == "diagnose.bound"
+    )

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from microbench.core.units import as_time, counted, percent
 from microbench.diagnosis.host_time import doing
+from microbench.diagnosis.idle import LONGEST_WAY_NS
 from microbench.diagnosis.steps import Steps
 from microbench.traces.collector import AT_ZERO, BAD_TIME
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL, DAMAGED
@@ -34,6 +35,9 @@ UNALIGNED_NS = 10_000
 # A trace without steps, or with few of them that nothing marks, needs so many pieces of work, or so much time of them.
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 KERNEL = WORK_KINDS.index("kernel")
+# In a larger share of the time, work that waits in its queue means that other programs use the GPU.
+MOST_HELD = 0.3
+HELD = "pieces of work, of which many waited in their queue"
 # Steps of which less recurs are no steps that a graph could replace.
 ALIKE = 0.5
 
@@ -155,6 +159,14 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "they are shorter than a microsecond" if rounded else "begin and end are equal, or the end is missing",
             ("idle time", "prediction") if share > MOST_UNKNOWN and not rounded else (),
         )  # fmt: skip
+    if (held := _held_back(trace)) > MOST_HELD:
+        yield Check(
+            HELD, len(work), held, "what held them back is not in the trace",
+            ("prediction",),
+            f"In {percent(held)} of the time work waits in its queue while this program runs nothing on the GPU: "
+            "another program uses it",
+            "`nvidia-smi` shows who uses the GPU. Record again while the program has it alone",
+        )  # fmt: skip
     yield from _overlaps(trace, works_s)
     late, late_ns = _unawaited(trace)
     if late:
@@ -187,6 +199,20 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "nobody knows what was then" if timeless else "they are not part of the diagnosis",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
+
+
+def _held_back(trace: Trace) -> float:
+    """The share of the time in which work had been submitted for a while, and the GPU did nothing for this program."""
+    called = trace.work[trace.work["call"] != NONE]
+    held_ns = whole_ns = 0
+    for device in np.unique(called["device"]):
+        work = called[called["device"] == device]
+        work = work[np.argsort(work["begin_ns"], kind="stable")]
+        before_ns = np.maximum.accumulate(work["end_ns"])[:-1]
+        gaps_ns = work["begin_ns"][1:] - np.maximum(before_ns, trace.calls["end_ns"][work["call"][1:]])
+        held_ns += int(gaps_ns[gaps_ns > LONGEST_WAY_NS].sum())
+        whole_ns += int(work["end_ns"].max() - work["begin_ns"][0])
+    return held_ns / max(whole_ns, 1)
 
 
 def _launches(trace: Trace) -> Iterator[Check]:

@@ -24,6 +24,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
+from microbench.diagnosis.health import HELD
 from microbench.diagnosis.idle import BETWEEN, Cause, said
 from microbench.diagnosis.owners import FRAMEWORK, HELPS, LOADER, LOCK, NAMELESS, WAITING, Owner, owners
 from microbench.diagnosis.recorded import Blocker, Recorded
@@ -182,6 +183,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
         title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
+    if any(check.name == HELD for check in diagnosis.health):
+        title += ", and work waits in its queue meanwhile"
     blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
     if bound == "wait-bound" and (waits := sum(one.count for one in blockers if one.why == "waits for the GPU")):
         title += f", because the host waits {counted(max(round(waits), 1), 'time')} in it"
