@@ -240,7 +240,7 @@ def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callabl
 
 
 def library(frame: types.FrameType | None) -> str:
-    """The innermost installed package; "" if the user's own code comes first. Of PyTorch only some parts count."""
+    """The innermost installed package; "" if the user's own code comes first. Of PyTorch only PARTS_OF_TORCH count."""
     while frame is not None:
         file = frame.f_code.co_filename
         package = file.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in file else ""

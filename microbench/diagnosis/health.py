@@ -32,12 +32,12 @@ EARLY_LAUNCHES = ("LaunchKernelEx",)
 WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
 # The clocks of host and GPU are aligned no better than this.
 UNALIGNED_NS = 10_000
-# A trace without steps, or with few of them that nothing marks, needs so many pieces of work, or so much time of them.
+# Where nothing marks the steps and fewer are found, a verdict needs so many pieces of work, or so much time of them.
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 KERNEL = WORK_KINDS.index("kernel")
-# In a larger share of the time, work that waits in its queue means that other programs use the GPU.
+# If work waits in its queue for a larger share of the time, other programs probably use the GPU.
 MOST_HELD = 0.3
-HELD = "pieces of work, of which many waited in their queue"
+HELD = "pieces of work; many waited in their queue"
 # Steps of which less recurs are no steps that a graph could replace.
 ALIKE = 0.5
 
@@ -164,7 +164,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             HELD, len(work), held, "what held them back is not in the trace",
             ("prediction",),
             f"In {percent(held)} of the time work waits in its queue while this program runs nothing on the GPU: "
-            "another program uses it",
+            "probably another program uses it",
             "`nvidia-smi` shows who uses the GPU. Record again while the program has it alone",
         )  # fmt: skip
     yield from _overlaps(trace, works_s)
