@@ -7,6 +7,7 @@ what changes a setting between calls: the graph must notice.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import csv
@@ -23,7 +24,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from types import SimpleNamespace as Space
 from typing import Any
 
@@ -345,7 +346,78 @@ def not_repeatable() -> Any:
     return step, (x(),)
 
 
+@trap("repeatable|something else|host|yields")
+def generator_in_a_closure() -> Any:
+    batches = (x() for _ in range(10_000))
+    return lambda: next(batches) * 2, ()
+
+
+@trap("something else|host|repeatable|random")
+def random_numbers_of_its_own() -> Any:
+    own = random.Random(1)
+    return lambda a: a * own.random(), (x(),)
+
+
 # ---- settings that the caller changes between calls
+
+
+@setting
+def tuple_of_a_layer() -> Any:
+    model = nn.Conv1d(4, 4, 3, padding=1).to(DEVICE)
+    return torch.no_grad()(lambda a: model(a)), (x(2, 4, 16),), lambda: setattr(model, "dilation", (2,))
+
+
+@setting
+def hook_that_is_added_later() -> Any:
+    model = mlp()
+    change = lambda: model[0].register_forward_hook(lambda layer, given, made: made * 2)  # noqa: E731
+    return torch.no_grad()(lambda a: model(a)), (x(),), change
+
+
+@setting
+def parameters_that_no_longer_learn() -> Any:
+    model = mlp()
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        model(a).square().mean().backward()
+        return sum(
+            (one.grad.sum() for one in model.parameters() if one.grad is not None), torch.zeros((), device=DEVICE)
+        )
+
+    return step, (x(),), lambda: model[0].requires_grad_(False)
+
+
+@setting
+def chain_of_dictionaries() -> Any:
+    chain = collections.ChainMap({}, {"by": 2.0})
+    return lambda a: a * chain["by"], (x(),), lambda: chain.update(by=3.0)
+
+
+@setting
+def dictionary_that_is_read_only() -> Any:
+    held = {"by": 2.0}
+    shown = MappingProxyType(held)
+    return lambda a: a * shown["by"], (x(),), lambda: held.update(by=3.0)
+
+
+@setting
+def attribute_of_a_tensor() -> Any:
+    weight: Any = x(16)
+    weight.scale = 2.0
+    return lambda a: a * weight * weight.scale, (x(),), lambda: setattr(weight, "scale", 3.0)
+
+
+@setting
+def sign_of_zero() -> Any:
+    held = Space(by=0.0)
+    return lambda a: a.abs() / held.by, (x(),), lambda: setattr(held, "by", -0.0)
+
+
+@setting
+def tensor_of_the_host() -> Any:
+    rate = torch.tensor(2.0)
+    return lambda a: a * rate, (x(),), lambda: rate.fill_(3.0)
 
 
 @setting

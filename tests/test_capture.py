@@ -8,11 +8,14 @@ from __future__ import annotations
 import gc
 import importlib.util
 import itertools
+import random
 import re
 import subprocess
 import sys
 import weakref
 from collections import deque
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace as Space
 from typing import Any
@@ -35,7 +38,7 @@ graph_traps.DEVICE = "cpu"
 # What only a GPU shows: copies between two memories, GPU generators, batch norm's state, Adam's state on the GPU.
 OF_A_GPU = {
     "random_of_the_host", "makes_a_tensor_from_a_list", "copies_to_the_host", "batch_norm", "adam_capturable",
-    "adamw_fused", "rmsprop_capturable", "rate_on_the_gpu", "prints",
+    "adamw_fused", "rmsprop_capturable", "rate_on_the_gpu", "prints", "tensor_of_the_host",
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("played", "short")
@@ -208,13 +211,13 @@ def test_tensors_of_inference_mode_are_put_back_and_varied() -> None:
 
 
 def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call() -> None:
-    turn = itertools.cycle([True, False, False, True, False])  # out of reach of what is put back
+    turn = partial(next, itertools.cycle([True, False, False, True, False]))  # out of reach of what is put back
     weight = torch.ones(64, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
 
     def step(a: Any) -> Any:
         optimizer.zero_grad()
-        loss = ((a * weight) if next(turn) else (a.flip(1) * weight.flip(0))).sum().square()
+        loss = ((a * weight) if turn() else (a.flip(1) * weight.flip(0))).sum().square()
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -247,17 +250,25 @@ def test_a_library_may_take_another_kernel_under_capture_that_rounds_otherwise()
     assert "rounding" in report.scatter
 
 
-@pytest.mark.parametrize("otherwise", [lambda a, weight: a @ weight * 1.001, lambda a, weight: a @ weight + 1e-3])
-def test_a_library_that_computes_something_else_under_capture_is_refused(otherwise: Any) -> None:
+@pytest.mark.parametrize(
+    ("otherwise", "by"),
+    [
+        (lambda a, weight: a @ weight * 1.001, 1),
+        (lambda a, weight: a @ weight + 1e-3, 1),
+        (lambda a, weight: -(a @ weight), 0),  # an infinity of the other sign
+        (lambda a, weight: a @ weight * 0, 0),  # no number
+    ],
+)
+def test_a_library_that_computes_something_else_under_capture_is_refused(otherwise: Any, by: float) -> None:
     weight = torch.randn(512)
-    report = examined(lambda a: attention(a, weight, otherwise), torch.randn(32, 512))
+    report = examined(lambda a: attention(a, weight, otherwise) / by, torch.randn(32, 512))
     assert not report.proved
     assert "something else" in report.why
 
 
 def test_a_rare_change_by_hidden_state_is_no_rounding() -> None:
-    due = itertools.cycle([1] * 11 + [2])
-    report = examined(lambda a: a * next(due), torch.ones(4))
+    due = partial(next, itertools.cycle([1] * 11 + [2]))
+    report = examined(lambda a: a * due(), torch.ones(4))
     assert not report.proved
     assert "something else" in report.why
 
@@ -290,11 +301,11 @@ def test_a_library_that_draws_other_random_numbers_under_capture_is_told(folder:
 
 
 def test_a_function_that_repeats_itself_with_deterministic_algorithms_is_compared_bit_by_bit() -> None:
-    turn = itertools.cycle([True, False, False, True, False])
+    turn = partial(next, itertools.cycle([True, False, False, True, False]))
     weight = torch.randn(512)
 
     def step(a: Any) -> Any:
-        ordered = torch.are_deterministic_algorithms_enabled() or next(turn)
+        ordered = torch.are_deterministic_algorithms_enabled() or turn()
         return a @ weight if ordered else in_another_order(a, weight)
 
     report = examined(step, torch.randn(32, 512))
@@ -471,6 +482,154 @@ def test_what_the_caller_binds_later_is_noticed(what: str) -> None:
         torch.set_default_dtype(torch.float32)
 
 
+def of_a_layer(change: Any) -> tuple[Any, Any]:
+    layers = torch.nn.ModuleDict({"one": torch.nn.Linear(4, 4), "two": torch.nn.LayerNorm(4)})
+
+    def step(a: Any) -> Any:
+        layers.zero_grad()
+        layers["two"](layers["one"](a)).square().sum().backward()
+        return layers["one"].weight.grad
+
+    return step, lambda: change(layers)
+
+
+PAST: dict[str, Any] = {
+    "an entry of vars()": lambda layers: vars(layers["two"]).update(eps=9.0),
+    "the memory of a parameter": lambda layers: setattr(layers["two"].weight, "data", torch.zeros(4)),
+    "whether one learns": lambda layers: layers["two"].bias.requires_grad_(False),
+    "a layer that goes": lambda layers: layers.pop("two"),
+    "a hook that goes": lambda layers: layers["one"]._forward_hooks.clear(),
+}
+
+
+@pytest.mark.parametrize("what", PAST)
+def test_what_changes_in_a_layer_past_its_methods_is_an_error_some_calls_later(what: str) -> None:
+    from microbench import graphed
+
+    function, change = of_a_layer(PAST[what])
+    step, a = graphed(function), torch.randn(2, 4)
+    function.__closure__[0].cell_contents["one"].register_forward_hook(lambda *_: None)
+    for _ in range(50):
+        step(a)
+    assert step.counts["captures"] == 1
+    change()
+    with pytest.raises(RuntimeError, match=r"replays did not see it|KeyError|'two'"):
+        [step(a) for _ in range(50)]
+
+
+def test_a_tensor_of_the_host_is_read_anew_when_it_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench import graphed
+
+    rate = torch.tensor(2.0)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: self is not rate))
+    step = graphed(lambda a: a * rate)
+    for number in range(20):
+        rate.fill_(2.0 + number // 8)
+        assert step(torch.ones(2)).tolist() == [2.0 + number // 8] * 2
+    assert step.counts["captures"] == 3
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_gradients_that_the_caller_drops_are_made_anew(every: int) -> None:
+    from microbench import graphed
+
+    weight, same = (torch.ones(4, requires_grad=True) for _ in range(2))
+    step = graphed(lambda a: (a * weight).sum().backward(), most=8)
+    for number in range(24):
+        if number % every == 0:
+            weight.grad = same.grad = None
+        a = torch.randn(4)
+        step(a)
+        (a * same).sum().backward()
+        assert torch.equal(weight.grad, same.grad)
+    assert step.counts["replays"] > 8
+
+
+class Taken:
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.batches = loader, iter(loader)
+
+    def step(self, a: Any) -> Any:
+        try:
+            return a * next(self.batches)
+        except StopIteration:
+            self.batches = iter(self.loader)
+            return a * next(self.batches)
+
+
+def drawn_from(batches: Any) -> Any:
+    return lambda a: a * next(batches)
+
+
+def written(held: Any, change: Any) -> Any:
+    return lambda a: (change(held), a * len(held))[1]
+
+
+ONCE: dict[str, tuple[Any, str]] = {
+    "an iterator": (drawn_from(iter([torch.tensor(float(one)) for one in range(20)])), "iterator batches"),
+    "a generator": (drawn_from(torch.tensor(float(one)) for one in range(20)), "iterator batches"),
+    "its method": ((lambda draw: lambda a: a * draw())(itertools.count(1).__next__), "iterator draw"),
+    "of an object": (Taken([torch.tensor(float(one)) for one in range(40)]).step, "iterator self.batches"),
+    "Python's random numbers": (lambda a: a * random.random(), "random numbers of random"),
+    "its own": ((lambda own: lambda a: a * own.random())(random.Random(1)), "random numbers of a Random"),
+    "a dictionary that grows": (written({}, lambda held: held.setdefault(len(held), 1)), "len(held)"),
+    "a set that grows": (written(set(), lambda held: held.add(len(held))), "len(held)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ONCE)
+def test_what_each_call_takes_or_changes_is_found_by_its_capture(what: str) -> None:
+    from microbench import graphed
+
+    function, why = ONCE[what]
+    step = graphed(function)
+    results = [step(torch.ones(2))[0].item() for _ in range(12)]
+    assert len(set(results)) == 12, "each call has its own"
+    assert step.counts["replays"] == 0
+    assert why in next(iter(step.reasons))
+
+
+def test_an_iterator_that_is_an_argument_is_not_captured() -> None:
+    from microbench import graphed
+
+    step, batches = graphed(lambda batches: next(batches) * 2), iter(torch.arange(8.0))
+    assert [step(batches).item() for _ in range(8)] == [2.0 * one for one in range(8)]
+    assert "iterator" in next(iter(step.reasons))
+
+
+@dataclass
+class Output:
+    loss: Any
+    parts: list[Any]
+
+
+def test_tensors_of_a_dataclass_are_copied_and_compared() -> None:
+    from microbench import graphed
+
+    step = graphed(lambda a: Output(a.sum(), [a * 2]))
+    results = [step(torch.full((2,), float(number))) for number in range(8)]
+    assert [one.parts[0][0].item() for one in results] == [2.0 * number for number in range(8)]
+    weight = torch.randn(512)
+    right = examined(lambda a: Output(a @ weight, []), torch.randn(4, 512))
+    assert (right.proved, right.outputs) == (True, 2)
+    wrong = examined(lambda a: Output(attention(a, weight, lambda a, b: a @ b + 1), []), torch.randn(4, 512))
+    assert not wrong.proved
+
+
+def test_state_is_compared_although_memory_ends_the_keeping_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench.capture import proof
+
+    free, total = itertools.count(4000, -500), torch.zeros(2)
+    monkeypatch.setattr(proof, "_free_bytes", lambda: next(free))
+
+    def step(a: Any) -> Any:
+        total.add_(a.sum(0) * (2 if torch.cuda.is_current_stream_capturing() else 1))
+        return a * 2
+
+    report = examined(step, torch.randn(64, 2))
+    assert not report.proved, graph_traps.said(report)
+
+
 def test_models_that_are_arguments_each_have_a_graph_that_knows_their_settings() -> None:
     from microbench import graphed
 
@@ -501,10 +660,10 @@ def test_an_equal_value_that_is_another_object_is_replayed() -> None:
 
 
 def test_what_no_graph_looks_at_is_said() -> None:
-    names, turn = ["relu"] * 100, itertools.cycle([1.0])
+    names, turn = ["relu"] * 100, partial(next, itertools.cycle([1.0]))
 
     def step(a: Any) -> Any:
-        return (a * next(turn)).relu() if names[99] == "relu" else a
+        return (a * turn()).relu() if names[99] == "relu" else a
 
     report = examined(step, torch.randn(4))
     assert report.proved

@@ -5,14 +5,17 @@ This file needs PyTorch alone, because `microbench graph` hands over a copy of i
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
+import copy
 import dis
 import enum
 import functools
 import gc
 import numbers
 import os
+import random
 import sys
 import sysconfig
 import types
@@ -25,12 +28,14 @@ import torch
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
+LOOKED = (*SETTINGS, tuple, Iterator)
 CALLED = "()"  # the key of a value that its holder returns
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
+EACH = 4  # places that a call looks at in turn, of those whose changes are counted
 NONE: frozenset[str] = frozenset()
 OWN = frozenset({"training"})
-PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN, SEQUENCES = (torch.Tensor, torch.nn.Parameter), (tuple, list)
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
 FORWARD = ("forward", "backward", "setup_context")
 MAKING = ("__init__", "__new__", "__repr__", "__setattr__", "__getstate__", "__setstate__", "__reduce__", "__del__")
@@ -95,20 +100,20 @@ class Graphed:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         tensors: list[Any] = []
         inputs = described((arguments, named) if named else arguments, tensors)
-        also, graph = self.also(), self._last
-        if graph is None or not graph.fits(inputs, also):
-            graph = next((one for one in self._graphs if one.fits(inputs, also)), None)
+        kind, graph = (inputs, _modes(), self.also()), self._last
+        if graph is None or not graph.fits(kind):
+            graph = next((one for one in self._graphs if one.fits(kind)), None)
             if graph is None:
-                return self._first((inputs, (*_modes(), also)), arguments, named, tensors)
+                return self._first(kind, arguments, named, tensors)
             self._last = graph
-        moved = graph.moved(tensors)
-        if moved:
-            self._moving |= moved
-            self._graphs.remove(graph)
-            self._passed.clear()
-            self._places.clear()
-            self._last = None
-            return self._eager("another tensor came for an input that had been the same", arguments, named)
+        for place, one in graph.fixed:
+            if tensors[place] is not one:
+                self._moving |= {place for place, one in graph.fixed if tensors[place] is not one}
+                self._graphs.remove(graph)
+                self._passed.clear()
+                self._places.clear()
+                self._last = None
+                return self._eager("another tensor came for an input that had been the same", arguments, named)
         self.counts["replays"] += 1
         return graph.replay(tensors)
 
@@ -124,6 +129,8 @@ class Graphed:
         places = self._places.get(kind[0])
         if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
             return self._eager(self._difference(kind), arguments, named)
+        if any(isinstance(one, Iterator) for _, one in _leaves((arguments, named))):
+            return self._eager("an argument is an iterator, and a replay takes nothing from it", arguments, named)
         if places is None:
             places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
         key = *kind, tuple([held(now(*place)) for _, *place in places])
@@ -149,13 +156,20 @@ class Graphed:
         if any(wrote and not fixed for wrote, fixed in zip(self._written, same, strict=True)):
             return self._eager("it writes to an input, and each call passes another tensor", arguments, named)
         self.counts["captures"] += 1
-        # The first calls may have made what it reads.
-        places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
-        before = [held(now(*place)) for _, *place in places]
-        graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
-        graph.guard(kind, places)
+        reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
+        places = self._places[kind[0]] = reads.places
+        before, drawn = [held(now(*place)) for _, *place in places], [Drawn(*place) for place in reads.iterators()]
+        state, grads = reads.state(tensors), reads.gradients()
+        try:
+            graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
+        finally:
+            for one in drawn:
+                bind(*one.place, one.given)
+        graph.guard(kind, reads, tensors, grads)
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
-        self._changing = ", ".join(_changed(places, before, self._seen[1][2]))
+        changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
+        changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
+        self._changing = ", ".join([*_changed(places, before, self._seen[1][-1]), *changing])
         if not self._changing:  # else it is right for this call, and for no other
             self._graphs.append(graph)
             self._last = graph
@@ -164,10 +178,10 @@ class Graphed:
 
     def _difference(self, kind: Any) -> str:
         """What a call has that the last call with a graph, or before one, had not."""
-        places, (inputs, modes, values) = self._seen
-        if kind[0] != inputs:
+        places, (*seen, values) = self._seen
+        if kind[0] != seen[0]:
             return "an input has another shape, type or device, or an argument another value"
-        if kind[1] != modes:
+        if kind[1:] != tuple(seen[1:]):
             return "grad mode, autocast or what also() returns is another"
         names = _changed(places, values, [held(now(*place)) for _, *place in places])
         return f"{', '.join(names) or 'what it reads'} has another value in too many calls"
@@ -189,12 +203,15 @@ class Graph:
         same: list[bool],
         copies: bool,
     ) -> None:
-        self._same, self._copies = same, copies
-        self._inputs = [
-            one if fixed or not one.is_cuda else one.detach().clone().requires_grad_(one.requires_grad)
-            for one, fixed in zip(tensors, same, strict=True)
+        self._copies, self._leading = copies, list[Any]()
+        fixed = [one if stays or not one.is_cuda else None for one, stays in zip(tensors, same, strict=True)]
+        inputs = [
+            one.detach().clone().requires_grad_(one.requires_grad) if stays is None else one
+            for one, stays in zip(tensors, fixed, strict=True)
         ]
-        arguments, named = mapped((arguments, named), iter(self._inputs).__next__)
+        self.fixed = [(place, one) for place, one in enumerate(fixed) if one is not None]  # read where they are
+        self._copied = [(place, one.detach()) for place, one in enumerate(inputs) if fixed[place] is None]
+        arguments, named = mapped((arguments, named), iter(inputs).__next__)
         self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         gc.collect()  # what only a cycle keeps may hold nodes of a backward that belong to another stream
         with contextlib.ExitStack() as failed:
@@ -204,57 +221,97 @@ class Graph:
             failed.pop_all()
         self._result = mapped(result, detached=True)
 
-    def guard(self, kind: Any, places: Iterable[tuple[str, Any, Any]]) -> None:
-        """Keep what a call must be like: its inputs and modes, and the values at these places."""
+    def guard(self, kind: Any, reads: Reads, inputs: Iterable[torch.Tensor], grads: list[tuple[str, Any, Any]]) -> None:
+        """Keep what a call must be like: its inputs and modes, and the values at the places that the function reads.
+
+        ``grads`` are names of leaves, leaves, and their gradients before the capture.
+        """
         self._expected = kind
         self._entries: list[tuple[Any, Any, Any]] = []
-        self._others: list[tuple[Any, Any, Any]] = []
-        self._parts, self._bound = [], BOUND[0]
-        for _, holder, key in places:
+        self._others = [(functools.partial(_on_host, one), CALLED, _on_host(one)) for _, one in reads.of_host(inputs)]
+        self._counted: list[tuple[Any, Any, Any]] = []  # changes of these are counted
+        self._counted_names: list[str] = []
+        self._turn, self._bound = 0, BOUND[0] + HOOKS.next_id
+        for name, holder, key in reads.places:
             value = now(holder, key)
             if isinstance(key, Part):
-                self._parts.append((holder, key, value))
+                self._counted.append((holder, key, value))
+                self._counted_names.append(name)
             elif type(holder) in (dict, list):
                 self._entries.append((holder, key, value))
             elif isinstance(holder, dict | list):
                 self._others.append((functools.partial(now, holder, key), CALLED, value))
             else:
                 self._others.append((holder, key, value))
+        for name, look in reads.facts():
+            self._counted.append((look, CALLED, look()))
+            self._counted_names.append(name)
+        self._memory = [one.untyped_storage() for _, one in reads.tensors.values()]  # or others come to its address
+        # A gradient that the function drops and makes anew is its own. Else a call must find what the capture found.
+        self._made = [(one, one.grad) for _, one, before in grads if one.grad is not before]
+        self._leading = [(one, one.grad) for one, _ in self._made if id(one) in reads.leading]
+        for name, one, before in grads:
+            if before is None or one.grad is before:
+                if id(one) in reads.leading:
+                    self._others.append((one, "grad", before))
+                else:
+                    self._counted.append((functools.partial(_has_gradient, one, before), CALLED, True))
+                    self._counted_names.append(f"{name}.grad")
 
-    def fits(self, inputs: Any, also: Any) -> bool:
-        """Whether a call may be replayed: inputs of this kind, and nothing that the host decides by has changed."""
+    def fits(self, kind: Any) -> bool:
+        """Whether a call may be replayed: inputs of this kind, and nothing that the host decides by has changed.
+
+        Raises RuntimeError if something has changed past what counts changes, which earlier replays did not see.
+        """
         try:
             for holder, key, value in self._entries:
                 if holder[key] is not value and not _equal(self._entries, holder, key, holder[key]):
                     return False
-            if self._bound != BOUND[0]:
-                if any(holder[key] is not value for holder, key, value in self._parts):
-                    return False
-                self._bound = BOUND[0]
             for holder, key, value in self._others:
                 found = holder() if key is CALLED else getattr(holder, key)
                 if found is not value and not _equal(self._others, holder, key, found):
                     return False
         except (LookupError, AttributeError, ValueError):  # it is no longer there
             return False
-        return bool((inputs, (*_modes(), also)) == self._expected)
+        if kind != self._expected:
+            return False
+        bound, first = BOUND[0] + HOOKS.next_id, self._turn
+        if bound != self._bound:
+            if self._other(0) is not None:
+                return False
+            self._bound = bound
+        elif self._counted:
+            self._turn = 0 if first + EACH >= len(self._counted) else first + EACH
+            for holder, key, value in self._counted[first : first + EACH]:
+                found = holder() if key is CALLED else dict.get(holder, key)
+                if found is not value and (place := self._other(first)) is not None:
+                    self._bound = -1  # the next call looks at all
+                    raise RuntimeError(
+                        f"{self._counted_names[place]} has changed in a way that nothing tells of, and up to "
+                        f"{len(self._counted) // EACH + 1} replays did not see it: name it in also"
+                    )
+        return True
 
-    def moved(self, tensors: list[Any]) -> set[int]:
-        """The places of inputs that are read where they are, and for which another tensor has come."""
-        return {
-            place
-            for place, (same, static, given) in enumerate(zip(self._same, self._inputs, tensors, strict=True))
-            if given is not static and (same or not given.is_cuda)
-        }
+    def _other(self, first: int) -> int | None:
+        """Which of the places whose changes are counted is not as it was, from a first one on."""
+        for place, (holder, key, value) in enumerate(self._counted[first:], first):
+            found = holder() if key is CALLED else dict.get(holder, key)
+            if found is not value:
+                if held(found) != held(value):
+                    return place
+                self._counted[place] = holder, key, found
+        return None
 
     def replay(self, tensors: list[Any]) -> Any:
         """What the graph returns for these inputs."""
-        for static, given in zip(self._inputs, tensors, strict=True):
-            if static is not given:
-                if static.requires_grad:
-                    static, given = static.detach(), given.detach()
-                static.copy_(given)
+        for place, static in self._copied:
+            given = tensors[place]
+            static.copy_(given.detach() if given.requires_grad else given)
         self._graph.replay()
+        for leading, own in self._leading:
+            if leading.grad is not own:
+                for one, grad in self._made:
+                    one.grad = grad
         return mapped(self._result) if self._copies else self._result
 
 
@@ -264,7 +321,8 @@ class Reads:
     These are globals, closure cells, entries and lengths of containers, context variables, variables of the
     environment, settings of optimizers, and attributes: of objects, classes, the user's modules, and layers within
     models. ``places`` are triples of a name, a holder and a key. Functions of libraries are not followed, methods of
-    their objects are. ``left`` names what is not looked at.
+    their objects are. ``left`` names what is not looked at, ``tensors`` are those that it reaches, of which the
+    ``leading`` ones (by identity) stand for the others of their model.
     """
 
     def __init__(self, function: Any, arguments: Any = ()) -> None:
@@ -276,10 +334,16 @@ class Reads:
             self._found: dict[tuple[int, Any], tuple[str, Any, Any]] = {}
             self._seen: dict[tuple[int, frozenset[str]], Any] = {}
             self.left: dict[str, None] = {}
+            self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
+            self.leading: set[int] = set()
+            self._layers: dict[int, tuple[str, torch.nn.Module]] = {}
+            self._within: set[int] = set()  # layers of layers
             self._waiting = deque([("", function, NONE), *((name, one, NONE) for name, one in _leaves(arguments))])
             while self._waiting and len(self._seen) < MOST_OBJECTS:
                 name, one, more = self._waiting.popleft()
-                if not isinstance(one, (*SETTINGS, torch.Tensor)) and (id(one), more) not in self._seen:
+                if isinstance(one, torch.Tensor):
+                    self._of_tensor(name, one)
+                elif not isinstance(one, SETTINGS) and (id(one), more) not in self._seen:
                     self._seen[id(one), more] = one  # kept, so that no other object gets its number
                     self._visit(name, one, more)
             if self._waiting:
@@ -287,6 +351,35 @@ class Reads:
             if len(self._names) == known:
                 break
         self.places = list(self._found.values())
+
+    def iterators(self) -> list[tuple[str, Any, Any]]:
+        """The places of iterators whose ``__next__`` is not the user's."""
+        return [place for place in self.places if _draws(now(*place[1:]))]
+
+    def of_host(self, inputs: Iterable[torch.Tensor] = ()) -> list[tuple[str, torch.Tensor]]:
+        """Tensors whose values a graph keeps: those of the host that a replay does not copy anew."""
+        reached = *self.tensors.values(), *((f"the input {place}", one) for place, one in enumerate(inputs))
+        return [(name, one) for name, one in reached if not (one.is_cuda or one.is_inference() or one.is_pinned())]
+
+    def state(self, inputs: Iterable[torch.Tensor]) -> dict[str, Any]:
+        """What a call may change on the host without binding anything: its tensors' versions, and random numbers."""
+        versions = {name: _on_host(one) for name, one in self.of_host(inputs)}
+        return versions | host_random(now(*place) for _, *place in self.places)
+
+    def gradients(self) -> list[tuple[str, torch.Tensor, Any]]:
+        """The leaves, with their gradients, if any code names a backward pass."""
+        if not any("backward" in name for name in self._names):
+            return []
+        return [(name, one, one.grad) for name, one in self.tensors.values() if one.is_leaf and one.requires_grad]
+
+    def facts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """What to look at besides the places: where tensors are and whether they need gradients, and hooks."""
+        learns = any("backward" in name or name == "grad" for name in self._names)
+        for name, one in self.tensors.values():
+            yield name, functools.partial(_is_at, one, one.data_ptr(), one.requires_grad if learns else None)
+        for name, layer in (*self._layers.values(), ("all layers", torch.nn.modules.module)):
+            hooks = [value for key, value in vars(layer).items() if key.endswith("_hooks") and isinstance(value, dict)]
+            yield f"the hooks of {name}", functools.partial(_lengths, hooks)
 
     def _add(self, name: str, holder: Any, key: Any, more: frozenset[str] = NONE) -> None:
         """A place, and what is there: ``more`` are names that code of a library reads of it."""
@@ -311,6 +404,12 @@ class Reads:
                 self._of_class(name, one, each)
             if issubclass(one, enum.Enum) and _is_own(one):
                 self._waiting.extend((f"{name}.{each.name}.value", each.value, NONE) for each in one)
+        elif isinstance(one, types.MappingProxyType | collections.ChainMap | collections.UserDict):
+            if len(one) <= MOST_ENTRIES:
+                self._found[id(one), dict] = name, lambda: tuple(one.items()), CALLED
+            else:
+                self.left[f"{name}, of more than {MOST_ENTRIES} entries"] = None
+            self._waiting.extend((f"{name}[{key!r}]", value, more) for key, value in one.items())
         elif isinstance(one, dict | list | tuple | set | deque):
             self._of_container(name, one, more)
             if kind not in (dict, list, tuple, set, deque) and _is_own(kind):
@@ -319,6 +418,13 @@ class Reads:
             self._of_optimizer(name, one, kind)
         else:
             self._of_object(name, one, more)
+
+    def _of_tensor(self, name: str, one: torch.Tensor) -> None:
+        if type(one) in PLAIN and one.layout is torch.strided and id(one) not in self.tensors:
+            self.tensors[id(one)] = name, one
+            if "." not in name:
+                self.leading.add(id(one))
+            self._of_attributes(name, vars(one), NONE)
 
     def _of_function(self, one: types.FunctionType) -> None:
         by_type = getattr(one, "registry", {}).values()  # of functools.singledispatch
@@ -357,7 +463,7 @@ class Reads:
 
     def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
         fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
-        if fixed or isinstance(one, list | deque):
+        if not more or isinstance(one, list | deque):
             self._found[id(one), len] = f"len({name})", one.__len__, CALLED
         if fixed and isinstance(one, set | deque) and len(one) <= MOST_ENTRIES:
             copied = frozenset if isinstance(one, set) else tuple
@@ -370,16 +476,16 @@ class Reads:
             entries = [each for each in entries if each[0] in self._names or each[0] in more]
         for number, (key, value) in enumerate(entries):
             named = f"{name}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
-            if isinstance(one, dict | list) and (fixed or isinstance(value, SETTINGS)):
+            if isinstance(one, dict | list) and (fixed or isinstance(value, LOOKED)):
                 self._add(named, one, key, more)
             else:
                 self._waiting.append((named, value, more))
 
     def _of_attributes(
-        self, name: str, one: dict[str, Any], more: frozenset[str], layer: bool = False, every: bool = False
+        self, name: str, one: dict[str, Any], more: frozenset[str], layer: type[str] | None = None, every: bool = False
     ) -> None:
         """The entries of an object's or a module's dictionary that code names; those that only a library's code names,
-        and what code binds anew, only if they are settings."""
+        and what code binds anew, only if they are settings. Of a layer, ``layer`` makes the keys."""
         for key in [each for each in one if every or each in self._names or each in more]:
             if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
@@ -387,8 +493,8 @@ class Reads:
             fixed = (every or key in self._names) and (
                 key not in self._written or (isinstance(value, torch.Tensor) and not layer)
             )
-            if isinstance(value, SETTINGS) or (fixed and not isinstance(value, types.ModuleType | type)):
-                self._add(named, one, key, more)
+            if isinstance(value, LOOKED) or (fixed and not isinstance(value, types.ModuleType | type)):
+                self._add(named, one, layer(key) if layer else key, more)
             else:
                 self._waiting.append((named, value, more))
 
@@ -405,20 +511,7 @@ class Reads:
             more |= _method_names(kind, frozenset(self._names & {*dir(kind)}))
         attributes = getattr(one, "__dict__", {})
         if isinstance(one, torch.nn.Module):
-            self._of_attributes(name, attributes, more | OWN if _is_own(kind) else more, layer=True)
-            for part in ("_parameters", "_buffers", "_modules"):
-                for key, value in attributes[part].items():
-                    if key not in self._written and (key in self._names or part != "_buffers"):
-                        self._found[id(attributes[part]), key] = f"{name}.{key}", attributes[part], Part(key)
-                    self._waiting.append((f"{name}.{key}", value, NONE))
-            if isinstance(one, torch.nn.Sequential | torch.nn.ModuleList):  # which bind others when one is taken out
-                self._found[id(attributes), "_modules"] = f"the layers of {name}", attributes, "_modules"
-            first = None if "." in name else next((each for each in one.parameters() if type(each) in PLAIN), None)
-            if first is not None and (storage := first.untyped_storage()) is first.untyped_storage():
-                self._found[id(first), CALLED] = f"the memory of {name}", first.untyped_storage, CALLED  # to() moves it
-                del storage
-            hooks = [attributes[each] for each in OF_LAYERS if each.endswith("_hooks")]
-            self._waiting.extend((name, each, NONE) for part in hooks for each in part.values())
+            self._of_layer(name, one, more)
         else:
             if _is_own(kind) or not more:  # no object of a library's, which may add to itself
                 self._found[id(attributes), len] = f"the attributes of {name}", attributes.__len__, CALLED
@@ -435,6 +528,31 @@ class Reads:
                         self._add(f"{name}.{key}", one, key, more)
         if _is_own(kind):
             self._of_class(name, one, kind)
+
+    def _of_layer(self, name: str, one: torch.nn.Module, more: frozenset[str]) -> None:
+        kind: Any = type(one)
+        attributes = vars(one)
+        methods = kind.__setattr__, kind.__delattr__
+        bound = Part if methods == (torch.nn.Module.__setattr__, torch.nn.Module.__delattr__) else str
+        WATCHED.add(id(one))
+        self._layers[id(one)] = name, one
+        self._of_attributes(name, attributes, more | OWN if _is_own(kind) else more, layer=bound)
+        for part in ("_parameters", "_buffers", "_modules"):
+            for key, value in attributes[part].items():
+                if key not in self._written and (key in self._names or part != "_buffers"):
+                    self._found[id(attributes[part]), key] = f"{name}.{key}", attributes[part], Part(key)
+                self._waiting.append((f"{name}.{key}", value, NONE))
+        self._within |= {id(each) for each in attributes["_modules"].values()}
+        if isinstance(one, torch.nn.Sequential | torch.nn.ModuleList):  # which bind others when one is taken out
+            self._found[id(attributes), "_modules"] = f"the layers of {name}", attributes, bound("_modules")
+        first = next((each for each in one.parameters() if type(each) in PLAIN), None)
+        if id(one) not in self._within and first is not None:
+            self.leading.add(id(first))
+            if (storage := first.untyped_storage()) is first.untyped_storage():  # to() moves it
+                self._found[id(first), CALLED] = f"the memory of {name}", first.untyped_storage, CALLED
+            del storage
+        hooks = [attributes[each] for each in OF_LAYERS if each.endswith("_hooks")]
+        self._waiting.extend((name, each, NONE) for part in hooks for each in part.values())
 
     def _of_class(self, name: str, holder: Any, kind: Any) -> None:
         """What code names of a user's class: as the holder has it, which is the class or an object of it."""
@@ -458,18 +576,112 @@ class Reads:
 
 
 class Part(str):
-    """The name of a layer, a parameter or a buffer in its layer; ``BOUND`` counts how often any layer gets one."""
+    """A key of a layer's dictionaries: what setattr() or a method of torch.nn.Module binds there is counted."""
 
     __slots__ = ()
 
 
-def _count(*_: Any) -> None:
-    BOUND[0] += 1
+def _count(layer: Any, *_: Any) -> None:
+    if id(layer) in WATCHED:
+        BOUND[0] += 1
 
 
-BOUND = [0]
-for bound in ("module", "parameter", "buffer"):
-    getattr(torch.nn.modules.module, f"register_module_{bound}_registration_hook")(_count)
+def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def called(layer: Any, *given: Any) -> Any:
+        try:
+            return method(layer, *given)
+        finally:
+            _count(layer)
+
+    return called
+
+
+BOUND, WATCHED = [0], set[int]()  # how often a layer that a graph looks at has changed
+HOOKS = torch.utils.hooks.RemovableHandle  # counts them
+for each in ("module", "parameter", "buffer"):
+    getattr(torch.nn.modules.module, f"register_module_{each}_registration_hook")(_count)
+for each in ("__setattr__", "__delattr__", "requires_grad_"):
+    setattr(torch.nn.Module, each, _counted(getattr(torch.nn.Module, each)))
+
+
+def _is_at(one: torch.Tensor, pointer: int, learns: bool | None) -> bool:
+    return one.data_ptr() == pointer and learns in (None, one.requires_grad)
+
+
+def _on_host(one: torch.Tensor) -> Any:
+    """What tells that a tensor of the host has other values: these, or its version if they are many."""
+    return tuple(one.flatten().tolist()) if one.numel() <= MOST_ENTRIES else one._version
+
+
+def _lengths(all_of: list[dict[Any, Any]]) -> int:
+    return sum(map(len, all_of))
+
+
+def _has_gradient(one: torch.Tensor, gradient: Any) -> bool:
+    return one.grad is gradient
+
+
+class Drawn:
+    """Stands for an iterator during a capture, and counts what is ``taken`` from it."""
+
+    def __init__(self, name: str, holder: Any, key: Any) -> None:
+        self.name, self.place, self.taken, self.given = name, (holder, key), 0, now(holder, key)
+        bind(holder, key, self)
+
+    def __iter__(self) -> Drawn:
+        return self
+
+    def __next__(self, *_: Any) -> Any:
+        self.taken += 1
+        return self.given() if isinstance(self.given, types.MethodWrapperType) else next(self.given)
+
+    __call__ = __next__
+
+    def __getattr__(self, name: str) -> Any:
+        self.taken += 1
+        return getattr(self.given, name)
+
+
+def _draws(one: Any) -> bool:
+    """Whether it gives another value each time: an iterator, or its ``__next__``, but not one of the user's."""
+    if isinstance(one, types.MethodWrapperType) and one.__name__ == "__next__":
+        one = one.__self__
+    return isinstance(one, Iterator) and not isinstance(one, weakref.ProxyTypes) and not _is_own(type(one))
+
+
+def host_random(values: Iterable[Any] = ()) -> dict[str, Any]:
+    """The states of the host's random numbers, and of those generators among values, by what draws them."""
+    states: dict[str, Any] = {}
+    for one in values:
+        if isinstance(one, random.Random):
+            states[f"a {type(one).__name__}, {id(one):#x}"] = one.getstate()
+        elif hasattr(one, "bit_generator"):
+            states[f"a {type(one).__name__}, {id(one):#x}"] = str(one.bit_generator.state)
+    states |= {"random": random.getstate(), "torch (host)": bytes(torch.get_rng_state().tolist())}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        drawn = numpy.random.get_state()
+        states["numpy.random"] = drawn[1].tobytes(), drawn[2]
+    return {f"random numbers of {name}": state for name, state in states.items()}
+
+
+def bind(holder: Any, key: Any, value: Any) -> None:
+    """Give a global, a cell, an entry, an attribute of an object or a class, or a context variable another value."""
+    if isinstance(holder, dict | list):
+        holder[key] = value
+    elif key is CALLED:
+        variable = getattr(holder, "__self__", None)
+        if isinstance(variable, contextvars.ContextVar):
+            variable.set(value)
+    elif isinstance(holder, types.CellType):
+        holder.cell_contents = value
+    else:
+        kinds = *(holder.__mro__ if isinstance(holder, type) else ()), *type(holder).__mro__
+        owner = next(each for each in kinds if key in vars(each))
+        if isinstance(vars(owner)[key], types.MemberDescriptorType):
+            object.__setattr__(holder, key, value)
+        else:
+            setattr(owner, key, value)
 
 
 class Environment:
@@ -589,7 +801,7 @@ def now(holder: Any, key: Any) -> Any:
 def held(value: Any) -> Any:
     """A value as it is compared: plain ones by type and value, all else by identity."""
     if type(value) in SCALARS:
-        return type(value), value
+        return plain(value)
     if isinstance(value, tuple):
         return type(value), tuple([held(each) for each in value])
     if isinstance(value, types.MethodType):
@@ -639,24 +851,34 @@ def was_written(one: torch.Tensor, mark: Any) -> bool:
 
 
 def _modes() -> Any:
-    return (
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
-    )
+    autocast = torch.is_autocast_enabled() and torch.get_autocast_dtype("cuda")
+    return torch.get_default_dtype(), torch.is_grad_enabled(), autocast
+
+
+def plain(value: Any) -> Any:
+    """A scalar as it is compared: by type and value, and 0.0 is not -0.0."""
+    return (type(value), value) if value else (type(value), value, repr(value))
 
 
 def described(value: Any, tensors: list[Any]) -> Any:
     """What must be equal for a graph to fit; the tensors within are added to ``tensors``."""
-    if isinstance(value, torch.Tensor):
+    kind = type(value)
+    if kind in PLAIN or (kind is not tuple and isinstance(value, torch.Tensor)):
         tensors.append(value)
         return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
+    if kind is tuple or isinstance(value, SEQUENCES):
+        parts = []
+        for each in value:
+            if type(each) in PLAIN:  # as above, without a call
+                tensors.append(each)
+                parts.append((each.shape, each.stride(), each.dtype, each.device, each.requires_grad))
+            else:
+                parts.append(described(each, tensors))
+        return kind, tuple(parts)
     if isinstance(value, SCALARS):
-        return type(value), value
-    if isinstance(value, tuple | list):
-        return type(value), tuple([described(each, tensors) for each in value])
+        return plain(value)
     if isinstance(value, dict):
-        return type(value), tuple([(key, described(each, tensors)) for key, each in value.items()])
+        return kind, tuple([(key, described(each, tensors)) for key, each in value.items()])
     return Same(value)
 
 
@@ -672,4 +894,15 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
     if isinstance(value, dict):
         copied = {key: mapped(each, tensor, detached) for key, each in value.items()}
         return copied if type(value) is dict else type(value)(copied)
+    if tensor is None and holds(value):
+        other = copy.copy(value)
+        vars(other).update(mapped(vars(value), detached=detached))
+        return other
     return value
+
+
+def holds(value: Any) -> bool:
+    """Whether it is an object, such as a dataclass, with tensors among its attributes."""
+    return not isinstance(value, torch.nn.Module) and any(
+        isinstance(each, (torch.Tensor, *SEQUENCES, dict)) for each in getattr(value, "__dict__", {}).values()
+    )

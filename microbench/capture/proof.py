@@ -29,14 +29,16 @@ from microbench.capture.graphed import (
     SCALARS,
     Graphed,
     Part,
+    bind,
     described,
+    holds,
     mapped,
     marked,
     now,
     of_library,
     was_written,
 )
-from microbench.capture.state import After, Kept, after, bind, fill, reached
+from microbench.capture.state import After, Kept, after, fill, reached
 from microbench.experiments.own.culprit import attempt
 
 CALLS = 200  # of each run
@@ -530,11 +532,9 @@ def differences(one: Ran, other: Ran) -> list[Deviation]:
             return [Deviation("output", float("inf"), 0, told)]
         for (name, value), (_, against) in zip(mine, theirs, strict=True):
             _add(found, name, value, against, number + 1)
-    if len(one.kept) == len(other.kept):
-        last = max(one.kept) + 1
-        for name, value in one.end.values.items():
-            if name in other.end.values and isinstance(value, torch.Tensor | np.ndarray):
-                _add(found, name, value, other.end.values[name], last)
+    for name, value in one.end.values.items():
+        if name in other.end.values and isinstance(value, torch.Tensor | np.ndarray):
+            _add(found, name, value, other.end.values[name], max(one.kept) + 1)
     return list(found.values())
 
 
@@ -570,7 +570,8 @@ def deviation_of(name: str, value: Any, against: Any, call: int) -> Deviation | 
         return None
     if not value.is_floating_point() and not value.is_complex():
         return Deviation(name, float("inf"), 0, Difference(name, call, "whole numbers differ"))
-    lost = torch.isfinite(value) != torch.isfinite(against)
+    finite = torch.isfinite(value) & torch.isfinite(against)
+    lost = ~(finite | (value == against) | (value.isnan() & against.isnan()))
     one, other = (torch.view_as_real(each) if each.is_complex() else each.double() for each in (value, against))
     one, other = (torch.where(torch.isfinite(each), each, 0) for each in (one, other))
     size, apart = (each.square().mean().sqrt().item() for each in (one, one - other))
@@ -593,7 +594,7 @@ def changed_on_host(eager: After, graph: After) -> Difference | None:
         return Difference(name, CALLS, f"it is there only {'without' if name in eager.values else 'with'} the graph")
     for name, state in eager.randoms.items():
         if graph.randoms.get(name) != state:
-            return Difference(f"{RANDOM}{name}", CALLS, "their state is another after as many calls")
+            return Difference(name, CALLS, "their state is another after as many calls")
     return None
 
 
@@ -719,6 +720,9 @@ def _values(value: Any, path: str, detached: bool = True) -> Iterable[tuple[str,
             yield from _values(each, f"{path}[{number}]", detached)
     elif isinstance(value, (*SCALARS, np.ndarray)):
         yield path, value
+    elif holds(value):
+        for key, each in vars(value).items():
+            yield from _values(each, f"{path}.{key}", detached)
 
 
 def _free_bytes() -> float:

@@ -3,7 +3,6 @@ compared between two runs."""
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import random
 import types
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from microbench.capture.graphed import CALLED, SCALARS, Reads, now, of_library
+from microbench.capture.graphed import SCALARS, Reads, bind, host_random, now, of_library
 
 MOST = 200_000  # things that are looked at
 MODULE = "_parameters", "_buffers", "_modules"
@@ -190,25 +189,6 @@ def fill(one: torch.Tensor, values: torch.Tensor) -> None:
         (one.data if one.is_leaf else one.detach()).copy_(values)
 
 
-def bind(holder: Any, key: Any, value: Any) -> None:
-    """Give a global, a cell, an entry, an attribute of an object or a class, or a context variable another value."""
-    if isinstance(holder, dict | list):
-        holder[key] = value
-    elif key is CALLED:
-        variable = getattr(holder, "__self__", None)
-        if isinstance(variable, contextvars.ContextVar):
-            variable.set(value)
-    elif isinstance(holder, types.CellType):
-        holder.cell_contents = value
-    else:
-        kinds = *(holder.__mro__ if isinstance(holder, type) else ()), *type(holder).__mro__
-        owner = next(each for each in kinds if key in vars(each))
-        if isinstance(vars(owner)[key], types.MemberDescriptorType):
-            object.__setattr__(holder, key, value)
-        else:
-            setattr(owner, key, value)
-
-
 def _put_back(one: Any, before: Any) -> None:
     if isinstance(one, set):
         one.clear()
@@ -245,10 +225,6 @@ def after(function: Callable[..., Any], arguments: Any = ()) -> After:
         for path, one in reached(function, arguments).ends.items()
         if not isinstance(one, torch.Generator | torch.dtype | torch.device)
     }
-    numpy: Any = np.random.get_state()  # noqa: NPY002
-    randoms = {
-        "random": random.getstate(), "numpy.random": (numpy[1].tobytes(), numpy[2]),
-        "torch (host)": torch.get_rng_state().numpy().tobytes(),
-    }  # fmt: skip
     gpu = cuda_random()
-    return After(values, randoms | ({"torch (GPU)": gpu.numpy().tobytes()} if gpu is not None else {}))
+    of_gpu = {"random numbers of torch (GPU)": gpu.numpy().tobytes()} if gpu is not None else {}
+    return After(values, host_random() | of_gpu)
