@@ -122,6 +122,65 @@ def test_a_call_of_a_library_or_of_a_backward_pass_is_named_with_what_helps(tmp_
     assert ["backward()" in one.line for one in report.blockers[1:]] == [True, True]
 
 
+@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("of_an_operation", r"cos at test_capture.py:\d+ in of_an_operation: .*, fast_layers/layers.py:2 turned"),
+        ("of_a_backward_pass", r"sin at test_capture.py:\d+ in of_a_backward_pass: .*backward\(\)"),
+        ("of_another_library", r"append at test_capture.py:\d+ in of_another_library: .*allocate\(1\)"),
+    ],
+)
+def test_what_ends_a_capture_is_named_with_its_line(
+    name: str, says: str, blocked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import played_graphs
+
+    from microbench.capture import blockers
+
+    layers = load_module(
+        tmp_path / "site-packages" / "fast_layers" / "layers.py", "def turned(a):\n    return a.cos()\n"
+    )
+    ended: list[Any] = []
+    weight = torch.ones(8, requires_grad=True)
+
+    class Breaking(played_graphs.Recording):
+        def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if ended:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            result = super().__torch_dispatch__(function, kinds, args, kwargs)
+            if function.overloadpacket.__name__ == ("sin" if name == "of_a_backward_pass" else "cos"):
+                ended.append(function)
+            return result
+
+    def of_an_operation(a: Any) -> Any:
+        return layers.turned(a) + 1
+
+    def of_a_backward_pass(a: Any) -> Any:
+        (a * weight).cos().sum().backward()
+        return a * 2
+
+    def of_another_library(a: Any) -> Any:
+        allocate = ended.append if torch.cuda.is_current_stream_capturing() else [].append
+        b = a * 2
+        allocate(1)
+        return b + 1
+
+    def step(a: Any) -> Any:
+        ended.clear()
+        if blocked:
+            a = a[a > -9]
+        return locals_of[name](a)
+
+    locals_of = {one.__name__: one for one in (of_an_operation, of_a_backward_pass, of_another_library)}
+    monkeypatch.setattr(played_graphs, "Recording", Breaking)
+    monkeypatch.setattr(blockers, "broken", lambda stream: bool(ended))
+    monkeypatch.setattr(blockers, "after_failure", lambda stream: ended.clear())
+    report = examined(step, torch.randn(8))
+    assert not report.proved
+    assert re.search(says, report.rest.why if blocked else report.why), report
+
+
 def test_the_checks_of_a_distribution_are_named_with_what_turns_them_off() -> None:
     def step(a: Any) -> Any:
         return torch.distributions.Normal(a, 1.0).sample()

@@ -7,6 +7,7 @@ return what they returned before, so that what else stops it shows, and how fast
 from __future__ import annotations
 
 import builtins
+import ctypes
 import inspect
 import linecache
 import sys
@@ -21,7 +22,8 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from microbench.capture.graphed import of_library
+from microbench.capture.graphed import after_failure, of_library
+from microbench.experiments.own.culprit import Followed, attempt, follow
 
 GPU = "cuda"
 READS = "the host waits for a value of the GPU"
@@ -57,6 +59,7 @@ BY_VALUES = (
     "is_nonzero",
 )
 HERE = str(Path(__file__).parent)
+INVALIDATED = 2  # CU_STREAM_CAPTURE_STATUS_INVALIDATED
 WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
 
 
@@ -237,6 +240,53 @@ def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callabl
             return call()
 
     return capture(replaced)
+
+
+def ended(call: Callable[[], Any]) -> str:
+    """Capture a call that no capture survives, and name what ended it, with the user's line and the library's.
+
+    That is the first operation of PyTorch, or the first function of C that Python calls, after which CUDA says that the
+    capture is invalid. "" if nothing ends it.
+    """
+    outside, ran = torch.cuda.current_stream(), Followed()
+    ending = Ending()
+
+    def whole() -> None:
+        nonlocal ran
+        with torch.cuda.graph(torch.cuda.CUDAGraph()), ending:
+            ending.stream = torch.cuda.current_stream()
+            ran = follow(call, lambda: broken(ending.stream), "")
+
+    failed = attempt(whole).error or ran.error
+    if failed is not None:
+        after_failure(outside)
+    what, line = ending.operation or ran.called, ending.line or ran.line
+    return f"{what or 'a call'} at {line}" if failed is not None and line else what
+
+
+def broken(stream: Any) -> bool:
+    """Whether an error has ended the capture in a stream. Source: cuStreamIsCapturing in CUDA's driver API."""
+    status = ctypes.c_int()
+    asked = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing
+    return bool(asked(ctypes.c_void_p(stream.cuda_stream), ctypes.byref(status)) or status.value == INVALIDATED)
+
+
+class Ending(TorchDispatchMode):  # type: ignore[misc]
+    """Finds the operation that ends the capture in ``stream``, and its line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream: Any = None
+        self.operation = self.line = ""
+
+    def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        was_broken = self.stream is None or broken(self.stream)
+        try:
+            return function(*args, **(kwargs or {}))
+        finally:
+            if not was_broken and broken(self.stream):
+                self.operation = function.overloadpacket.__name__.lstrip("_")
+                self.line = user_line(sys._getframe(1))
 
 
 def library(frame: types.FrameType | None) -> str:

@@ -215,7 +215,7 @@ class Graph:
         self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         gc.collect()  # what only a cycle keeps may hold nodes of a backward that belong to another stream
         with contextlib.ExitStack() as failed:
-            failed.callback(_after_failure, stream)
+            failed.callback(after_failure, stream)
             with torch.cuda.graph(self._graph):
                 result = function(*arguments, **named)
             failed.pop_all()
@@ -833,7 +833,7 @@ class Same:
         return id(self.value)
 
 
-def _after_failure(stream: torch.cuda.Stream) -> None:
+def after_failure(stream: torch.cuda.Stream) -> None:
     """After a capture that failed: back to the stream, and random numbers are no longer a graph's."""
     torch.cuda.set_stream(stream)
     with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):

@@ -233,8 +233,9 @@ def examine(
     ended = attempt(lambda: prove(eager, (graphed or partial(Graphed, eager))(), sets, moved, names))
     if (error := ended.error) is not None:
         first = error.__context__ or error  # the end of a capture that broke fails too
-        what = next((says for sign, says in ENDED.items() if sign in f"{first} {error}"), "it cannot be captured")
-        report.why = f"{what}: {type(first).__name__}: {plain(first, 200)}"
+        known = next((says for sign, says in ENDED.items() if sign in f"{first} {error}"), "")
+        where = "" if known else _ending(partial(eager, *inputs[0], **inputs[1]))
+        report.why = f"{known or 'it cannot be captured'}{where}: {type(first).__name__}: {plain(first, 200)}"
         return False
     proof: Any = ended.result
     report.proved, report.why, report.exact, report.scatter = proof.proved, proof.why, proof.exact, proof.scatter
@@ -250,6 +251,14 @@ def examine(
     report.also = list(proof.also)
     start.restore()
     return report.proved
+
+
+def _ending(call: Callable[[], Any]) -> str:
+    """What ends a capture of a call, in words; "" if that is not found."""
+    from microbench.capture.blockers import ended
+
+    where = attempt(lambda: ended(call)).result
+    return f"; {where} ends the capture" if where else ""
 
 
 def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[str], None]) -> None:
@@ -282,7 +291,8 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
 
     ended = attempt(both)
     if (error := ended.error) is not None:
-        report.rest = Times("rest", why=f"{type(error).__name__}: {plain(error, 160)}")
+        where = blockers.rest(call, looked.results, _ending)
+        report.rest = Times("rest", why=f"{type(error).__name__}: {plain(error, 160)}{where}")
     else:
         times: Any = ended.result
         report.rest, report.times = times["rest"], [times["eager"]]
