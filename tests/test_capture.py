@@ -513,6 +513,7 @@ LATER: dict[str, Any] = {
     "a set": read_from({"relu"}, lambda a, held: a.relu() if "relu" in held else a,
                        lambda held: (held.clear(), held.add("none"))),
     "a deque": read_from(deque([2.0, 3.0]), lambda a, held: a * held[0], lambda held: held.rotate()),
+    "bytes": read_from(bytearray([2, 3]), lambda a, held: a * held[0], lambda held: held.reverse()),
     "an array": read_from(np.ones(2), lambda a, held: a * float(held[0]), lambda held: held.fill(3.0)),
     "an attribute": read_from(Space(by=2.0), lambda a, held: a * held.by + getattr(held, "more", 0),
                               lambda held: setattr(held, "more", 1)),
@@ -555,6 +556,7 @@ def of_a_layer(change: Any) -> tuple[Any, Any]:
 PAST: dict[str, Any] = {
     "an entry of vars()": lambda layers: vars(layers["two"]).update(eps=9.0),
     "the memory of a parameter": lambda layers: setattr(layers["two"].weight, "data", torch.zeros(4)),
+    "a precision": lambda layers: torch.set_float32_matmul_precision("high"),
     "whether one learns": lambda layers: layers["two"].bias.requires_grad_(False),
     "a layer that goes": lambda layers: layers.pop("two"),
     "a hook that goes": lambda layers: layers["one"]._forward_hooks.clear(),
@@ -572,8 +574,11 @@ def test_what_changes_in_a_layer_past_its_methods_is_an_error_some_calls_later(w
         step(a)
     assert step.counts["captures"] == 1
     change()
-    with pytest.raises(RuntimeError, match=r"replays did not see it|KeyError|'two'"):
-        [step(a) for _ in range(50)]
+    try:
+        with pytest.raises(RuntimeError, match="replays did not see it: name it in also"):
+            [step(a) for _ in range(50)]
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_a_tensor_of_the_host_is_read_anew_when_it_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -633,6 +638,9 @@ ONCE: dict[str, tuple[Any, str]] = {
     "its own": ((lambda own: lambda a: a * own.random())(random.Random(1)), "random numbers of a Random"),
     "a dictionary that grows": (written({}, lambda held: held.setdefault(len(held), 1)), "len(held)"),
     "a set that grows": (written(set(), lambda held: held.add(len(held))), "len(held)"),
+    "a set that turns": ((lambda held: lambda a: (held.add(max(held) + 1), held.discard(min(held)), a * max(held))[-1])(
+        {0, 1}), "held"),
+    "a window": ((lambda held: lambda a: (held.append(held[-1] + 1), a * held[0])[-1])(deque([0, 1], 2)), "held"),
 }  # fmt: skip
 
 
@@ -646,6 +654,25 @@ def test_what_each_call_takes_or_changes_is_found_by_its_capture(what: str) -> N
     assert len(set(results)) == 12, "each call has its own"
     assert step.counts["replays"] == 0
     assert why in next(iter(step.reasons))
+
+
+def test_a_set_that_replays_would_not_turn_is_no_proof() -> None:
+    seen = {0}
+
+    def step(a: Any) -> Any:
+        seen.add(max(seen) + 1)
+        seen.discard(min(seen))
+        return a * 2
+
+    report = examined(step, torch.randn(4))
+    assert (report.proved, "seen" in report.why + report.difference) == (False, True), graph_traps.said(report)
+
+
+def test_an_input_keeps_its_strides_under_capture() -> None:
+    from microbench import graphed
+
+    step = graphed(lambda a: a * (2 if a.is_contiguous() else 3))
+    assert [step(torch.ones(4, 8)[:, ::2])[0, 0].item() for _ in range(6)] == [3.0] * 6
 
 
 def test_an_iterator_that_is_an_argument_is_not_captured() -> None:

@@ -46,7 +46,7 @@ LINES = {
     "meter": 990,
     "experiments": 10370,  # async functions and generators are run; compilers have bounded memory
     "benchmarks": 4765,
-    "capture": 2820,  # a graph of a function or of its parts, made and proved; all that code names is looked at
+    "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 2030,  # sides measured in turn have a sequential rule
     "model": 4170,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6370,

@@ -5,6 +5,7 @@ This file needs PyTorch alone, because `microbench graph` hands over a copy of i
 
 from __future__ import annotations
 
+import array
 import collections
 import contextlib
 import contextvars
@@ -22,9 +23,11 @@ import types
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
+from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
@@ -32,7 +35,8 @@ LOOKED = (*SETTINGS, tuple, Iterator)
 CALLED = "()"  # the key of a value that its holder returns
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
-EACH = 4  # places that a call looks at in turn, of those whose changes are counted
+EACH = 2  # places that a call looks at in turn, of those whose changes are counted
+Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
 OWN = frozenset({"training"})
 PLAIN, SEQUENCES = (torch.Tensor, torch.nn.Parameter), (tuple, list)
@@ -48,7 +52,7 @@ CHANGING = {
 
 def graphed(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Make a function run as a CUDA graph. Options are those of Graphed."""
-    return functools.partial(graphed, **options) if function is None else Graphed(function, **options)
+    return partial(graphed, **options) if function is None else Graphed(function, **options)
 
 
 class Graphed:
@@ -79,7 +83,8 @@ class Graphed:
         functools.update_wrapper(self, function)
         self.function, self.also = function, also
         self.options: dict[str, Any] = {"warm_up": warm_up, "most": most, "copies": copies, "also": also}
-        self.counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._replays = 0  # an attribute is faster than a Counter
         self.reasons: Counter[str] = Counter()
         self._warm_up, self._most = warm_up, most
         self._graphs: list[Graph] = []
@@ -88,6 +93,11 @@ class Graphed:
         self._places: dict[Any, list[tuple[str, Any, Any]]] = {}  # what the function reads, by its inputs
         self._last: Graph | None = None
         self._changing = ""  # what the function itself changes, of that by which the host decides
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often calls were replays, warm-ups, captures, or eager."""
+        return self._counts + Counter(replays=self._replays)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         """As a method, it has graphs for each object."""
@@ -114,11 +124,11 @@ class Graphed:
                 self._places.clear()
                 self._last = None
                 return self._eager("another tensor came for an input that had been the same", arguments, named)
-        self.counts["replays"] += 1
+        self._replays += 1
         return graph.replay(tensors)
 
     def _eager(self, reason: str, arguments: Any, named: Any) -> Any:
-        self.counts["eager"] += 1
+        self._counts["eager"] += 1
         self.reasons[reason] += 1
         return self.function(*arguments, **named)
 
@@ -140,7 +150,7 @@ class Graphed:
         marks = [marked(one) for one in tensors]
         if len(passed) < self._warm_up:
             passed.append(tensors)
-            self.counts["warm-ups"] += 1
+            self._counts["warm-ups"] += 1
             side, main = torch.cuda.Stream(), torch.cuda.current_stream()
             side.wait_stream(main)
             with torch.cuda.stream(side):
@@ -155,7 +165,7 @@ class Graphed:
         ]
         if any(wrote and not fixed for wrote, fixed in zip(self._written, same, strict=True)):
             return self._eager("it writes to an input, and each call passes another tensor", arguments, named)
-        self.counts["captures"] += 1
+        self._counts["captures"] += 1
         reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
         places = self._places[kind[0]] = reads.places
         before, drawn = [held(now(*place)) for _, *place in places], [Drawn(*place) for place in reads.iterators()]
@@ -173,7 +183,7 @@ class Graphed:
         if not self._changing:  # else it is right for this call, and for no other
             self._graphs.append(graph)
             self._last = graph
-            self.counts["replays"] += 1
+            self._replays += 1
         return graph.replay(tensors)
 
     def _difference(self, kind: Any) -> str:
@@ -206,7 +216,7 @@ class Graph:
         self._copies, self._leading = copies, list[Any]()
         fixed = [one if stays or not one.is_cuda else None for one, stays in zip(tensors, same, strict=True)]
         inputs = [
-            one.detach().clone().requires_grad_(one.requires_grad) if stays is None else one
+            _own_copy(one).requires_grad_(one.requires_grad) if stays is None else one
             for one, stays in zip(tensors, fixed, strict=True)
         ]
         self.fixed = [(place, one) for place, one in enumerate(fixed) if one is not None]  # read where they are
@@ -226,81 +236,58 @@ class Graph:
 
         ``grads`` are names of leaves, leaves, and their gradients before the capture.
         """
-        self._expected = kind
-        self._entries: list[tuple[Any, Any, Any]] = []
-        self._others = [(functools.partial(_on_host, one), CALLED, _on_host(one)) for _, one in reads.of_host(inputs)]
-        self._counted: list[tuple[Any, Any, Any]] = []  # changes of these are counted
-        self._counted_names: list[str] = []
-        self._turn, self._bound = 0, BOUND[0] + HOOKS.next_id
+        self._expected, self._turn, self._bound = kind, 0, BOUND[0] + HOOKS.next_id
+        self._each: list[Place] = []  # looked at in each call
+        self._counted: list[Place] = []  # looked at if a change was counted, and in turn
         for name, holder, key in reads.places:
             value = now(holder, key)
-            if isinstance(key, Part):
-                self._counted.append((holder, key, value))
-                self._counted_names.append(name)
-            elif type(holder) in (dict, list):
-                self._entries.append((holder, key, value))
-            elif isinstance(holder, dict | list):
-                self._others.append((functools.partial(now, holder, key), CALLED, value))
+            if isinstance(key, Part) or type(holder) is dict:
+                (self._counted if isinstance(key, Part) else self._each).append((holder, key, value, name))
             else:
-                self._others.append((holder, key, value))
-        for name, look in reads.facts():
-            self._counted.append((look, CALLED, look()))
-            self._counted_names.append(name)
+                get = now if isinstance(holder, dict | list) else getattr
+                self._each.append((holder if key is CALLED else partial(get, holder, key), CALLED, value, name))
+        self._each += [(partial(_on_host, one), CALLED, _on_host(one), name) for name, one in reads.of_host(inputs)]
+        self._counted += [(partial(_same, get, get()), CALLED, True, name) for name, get in reads.facts()]
         self._memory = [one.untyped_storage() for _, one in reads.tensors.values()]  # or others come to its address
         # A gradient that the function drops and makes anew is its own. Else a call must find what the capture found.
         self._made = [(one, one.grad) for _, one, before in grads if one.grad is not before]
         self._leading = [(one, one.grad) for one, _ in self._made if id(one) in reads.leading]
         for name, one, before in grads:
             if before is None or one.grad is before:
-                if id(one) in reads.leading:
-                    self._others.append((one, "grad", before))
-                else:
-                    self._counted.append((functools.partial(_has_gradient, one, before), CALLED, True))
-                    self._counted_names.append(f"{name}.grad")
+                places = self._each if id(one) in reads.leading else self._counted
+                places.append((partial(getattr, one, "grad"), CALLED, before, f"{name}.grad"))
 
     def fits(self, kind: Any) -> bool:
         """Whether a call may be replayed: inputs of this kind, and nothing that the host decides by has changed.
 
-        Raises RuntimeError if something has changed past what counts changes, which earlier replays did not see.
+        Raises RuntimeError if something has changed that was not counted, which earlier replays did not see.
         """
         try:
-            for holder, key, value in self._entries:
-                if holder[key] is not value and not _equal(self._entries, holder, key, holder[key]):
-                    return False
-            for holder, key, value in self._others:
-                found = holder() if key is CALLED else getattr(holder, key)
-                if found is not value and not _equal(self._others, holder, key, found):
-                    return False
+            for holder, key, value, _ in self._each:
+                if (holder() if key is CALLED else holder[key]) is not value:
+                    if _other(self._each, 0, len(self._each)):
+                        return False
+                    break
         except (LookupError, AttributeError, ValueError):  # it is no longer there
             return False
         if kind != self._expected:
             return False
         bound, first = BOUND[0] + HOOKS.next_id, self._turn
         if bound != self._bound:
-            if self._other(0) is not None:
+            if _other(self._counted, 0, len(self._counted)):
                 return False
             self._bound = bound
-        elif self._counted:
+        else:
             self._turn = 0 if first + EACH >= len(self._counted) else first + EACH
-            for holder, key, value in self._counted[first : first + EACH]:
+            for holder, key, value, _ in self._counted[first : first + EACH]:
                 found = holder() if key is CALLED else dict.get(holder, key)
-                if found is not value and (place := self._other(first)) is not None:
+                if found is not value and (name := _other(self._counted, first, first + EACH)):
                     self._bound = -1  # the next call looks at all
                     raise RuntimeError(
-                        f"{self._counted_names[place]} has changed in a way that nothing tells of, and up to "
+                        f"{name} has changed in a way that nothing tells of, and up to "
                         f"{len(self._counted) // EACH + 1} replays did not see it: name it in also"
                     )
         return True
-
-    def _other(self, first: int) -> int | None:
-        """Which of the places whose changes are counted is not as it was, from a first one on."""
-        for place, (holder, key, value) in enumerate(self._counted[first:], first):
-            found = holder() if key is CALLED else dict.get(holder, key)
-            if found is not value:
-                if held(found) != held(value):
-                    return place
-                self._counted[place] = holder, key, found
-        return None
 
     def replay(self, tensors: list[Any]) -> Any:
         """What the graph returns for these inputs."""
@@ -313,6 +300,15 @@ class Graph:
                 for one, grad in self._made:
                     one.grad = grad
         return mapped(self._result) if self._copies else self._result
+
+
+def _own_copy(one: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, unless elements share memory."""
+    one = one.detach()
+    try:
+        return torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device).copy_(one)
+    except RuntimeError:
+        return one.clone()
 
 
 class Reads:
@@ -376,10 +372,14 @@ class Reads:
         """What to look at besides the places: where tensors are and whether they need gradients, and hooks."""
         learns = any("backward" in name or name == "grad" for name in self._names)
         for name, one in self.tensors.values():
-            yield name, functools.partial(_is_at, one, one.data_ptr(), one.requires_grad if learns else None)
-        for name, layer in (*self._layers.values(), ("all layers", torch.nn.modules.module)):
+            if learns:
+                yield f"{name}.requires_grad", partial(getattr, one, "requires_grad")
+            yield f"the memory of {name}", partial(torch.Tensor.data_ptr, one)
+        yield "PyTorch's precision of products", torch.get_float32_matmul_precision
+        layers = [*self._layers.values()]
+        for name, layer in [*layers, *([("all layers", torch.nn.modules.module)] if layers else [])]:
             hooks = [value for key, value in vars(layer).items() if key.endswith("_hooks") and isinstance(value, dict)]
-            yield f"the hooks of {name}", functools.partial(_lengths, hooks)
+            yield f"the hooks of {name}", partial(_lengths, hooks)
 
     def _add(self, name: str, holder: Any, key: Any, more: frozenset[str] = NONE) -> None:
         """A place, and what is there: ``more`` are names that code of a library reads of it."""
@@ -465,9 +465,9 @@ class Reads:
         fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
         if not more or isinstance(one, list | deque):
             self._found[id(one), len] = f"len({name})", one.__len__, CALLED
-        if fixed and isinstance(one, set | deque) and len(one) <= MOST_ENTRIES:
+        if not more and isinstance(one, set | deque) and len(one) <= MOST_ENTRIES:
             copied = frozenset if isinstance(one, set) else tuple
-            self._found[id(one), copied] = name, functools.partial(copied, one), CALLED
+            self._found[id(one), copied] = name, partial(copied, one), CALLED
         if isinstance(one, set):
             return
         entries: list[tuple[Any, Any]] = list(one.items() if isinstance(one, dict) else enumerate(one))
@@ -507,6 +507,8 @@ class Reads:
                 self._found[id(one), bytes] = name, one.tobytes, CALLED
             else:
                 self.left[f"the host's array {name}"] = None
+        if isinstance(one, bytearray | array.array):
+            self._found[id(one), bytes] = name, partial(bytes, one), CALLED
         if not all(_is_own(each) for each in kind.__mro__ if each not in (object, torch.nn.Module)):
             more |= _method_names(kind, frozenset(self._names & {*dir(kind)}))
         attributes = getattr(one, "__dict__", {})
@@ -588,9 +590,9 @@ def _count(layer: Any, *_: Any) -> None:
 
 def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def called(layer: Any, *given: Any) -> Any:
+    def called(layer: Any, *given: Any, **named: Any) -> Any:
         try:
-            return method(layer, *given)
+            return method(layer, *given, **named)
         finally:
             _count(layer)
 
@@ -605,21 +607,17 @@ for each in ("__setattr__", "__delattr__", "requires_grad_"):
     setattr(torch.nn.Module, each, _counted(getattr(torch.nn.Module, each)))
 
 
-def _is_at(one: torch.Tensor, pointer: int, learns: bool | None) -> bool:
-    return one.data_ptr() == pointer and learns in (None, one.requires_grad)
+def _same(get: Callable[[], Any], value: Any) -> bool:
+    return bool(get() == value)
+
+
+def _lengths(all_of: list[dict[Any, Any]]) -> list[int]:
+    return [*map(len, all_of)]
 
 
 def _on_host(one: torch.Tensor) -> Any:
     """What tells that a tensor of the host has other values: these, or its version if they are many."""
     return tuple(one.flatten().tolist()) if one.numel() <= MOST_ENTRIES else one._version
-
-
-def _lengths(all_of: list[dict[Any, Any]]) -> int:
-    return sum(map(len, all_of))
-
-
-def _has_gradient(one: torch.Tensor, gradient: Any) -> bool:
-    return one.grad is gradient
 
 
 class Drawn:
@@ -698,7 +696,7 @@ class Environment:
 
 def _parts(name: str, one: Any) -> list[tuple[str, Any]]:
     """What is called where this is called, with what is bound to it; empty if it is no function of that kind."""
-    if isinstance(one, functools.partial):
+    if isinstance(one, partial):
         return [(name, each) for each in (one.func, *one.args, *one.keywords.values())]
     if isinstance(one, types.MethodType):
         return [(name, one.__func__), (name or "self", one.__self__)]
@@ -809,13 +807,15 @@ def held(value: Any) -> Any:
     return (type(value), value) if isinstance(value, SETTINGS) else Same(value)
 
 
-def _equal(guarded: list[tuple[Any, Any, Any]], holder: Any, key: Any, found: Any) -> bool:
-    """Whether a value equals the guarded one, whose place it takes then, so that its identity tells next time."""
-    place = next(place for place, one in enumerate(guarded) if one[0] is holder and one[1] is key)
-    if held(found) != held(guarded[place][2]):
-        return False
-    guarded[place] = holder, key, found
-    return True
+def _other(places: list[Place], first: int, last: int) -> str:
+    """The name of the first place whose value is not as it was. Equal values take its place: identity is faster."""
+    for number, (holder, key, value, name) in enumerate(places[first:last], first):
+        found = holder() if key is CALLED else dict.get(holder, key)
+        if found is not value:
+            if held(found) != held(value):
+                return name
+            places[number] = holder, key, found, name
+    return ""
 
 
 class Same:
@@ -851,8 +851,7 @@ def was_written(one: torch.Tensor, mark: Any) -> bool:
 
 
 def _modes() -> Any:
-    autocast = torch.is_autocast_enabled() and torch.get_autocast_dtype("cuda")
-    return torch.get_default_dtype(), torch.is_grad_enabled(), autocast
+    return get_default_dtype(), is_grad_enabled(), is_autocast_enabled() and torch.get_autocast_dtype("cuda")
 
 
 def plain(value: Any) -> Any:

@@ -79,7 +79,7 @@ def _within(path: str, one: Any, containers: list[Any], bindings: Bindings) -> F
         if not isinstance(one, tuple):
             containers.append(one)
         if isinstance(one, set):
-            yield f"{path}.size", len(one)
+            yield f"{path}.values", repr(sorted(map(repr, one)))
             return
         entries = list(one.items() if isinstance(one, dict) else enumerate(one))
         for number, (key, value) in enumerate(entries):
