@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 import stat
 import zlib
 from datetime import UTC, datetime
@@ -48,7 +47,7 @@ def new_run_id(now: datetime) -> str:
 
     The short id begins with the microseconds, because runs of one second have an order, too.
     """
-    return f"{now:%Y%m%dT%H%M%SZ}-{now.microsecond:05x}{secrets.token_hex(2)[1:]}"
+    return f"{now:%Y%m%dT%H%M%SZ}-{now.microsecond:05x}{os.urandom(2).hex()[1:]}"
 
 
 def bundled() -> dict[str, Path]:
