@@ -670,7 +670,7 @@ def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
     low, high = finite.min(), finite.max()
     if value.is_floating_point():  # a mask keeps its infinities
         values = torch.randn(value.shape, generator=random, dtype=torch.float64).to(value.device)
-        spread = finite.std()
+        spread = finite.std(correction=min(finite.numel() - 1, 1))
         if finite.numel() == 1:  # such as a rate
             low, high, spread = low - low.abs() / 2, high + high.abs() / 2, low.abs()
         drawn = (finite.mean() + spread * values).clamp(low, high)
