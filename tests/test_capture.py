@@ -804,6 +804,24 @@ def test_whoever_passes_another_tensor_for_one_that_is_read_where_it_is_gets_its
     assert torch.equal(one, torch.zeros(3))
 
 
+def test_counting_changes_of_layers_makes_nothing_compile_anew() -> None:
+    from microbench import graphed
+
+    class Keeps(torch.nn.Linear):
+        def forward(self, a: Any) -> Any:
+            self.last = a
+            return super().forward(a)
+
+    compiled: list[Any] = []
+    layer = Keeps(4, 4)
+    step = torch.compile(layer, backend=lambda made, inputs: compiled.append(made) or made.forward, fullgraph=True)
+    for _ in range(6):
+        graphed(torch.no_grad()(torch.nn.Linear(4, 4).forward))(torch.randn(2, 4))
+        layer.requires_grad_(requires_grad=True)
+        step(torch.randn(2, 4))
+    assert len(compiled) == 1
+
+
 def test_the_helper_needs_pytorch_alone(tmp_path: Path) -> None:
     from microbench.capture.handover import HELPER, helper
 

@@ -46,7 +46,7 @@ LINES = {
     "meter": 986,
     "experiments": 10338,  # async functions and generators are run; compilers have bounded memory
     "benchmarks": 4764,
-    "capture": 2816,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
+    "capture": 2817,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 2029,  # sides measured in turn have a sequential rule
     "model": 4173,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6368,

@@ -584,18 +584,19 @@ class Part(str):
 
 
 def _count(layer: Any, *_: Any) -> None:
-    if id(layer) in WATCHED:
+    if not torch.compiler.is_compiling() and id(layer) in WATCHED:  # or torch.compile would compile anew
         BOUND[0] += 1
 
 
 def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
     def called(layer: Any, *given: Any, **named: Any) -> Any:
         try:
             return method(layer, *given, **named)
         finally:
             _count(layer)
 
+    functools.update_wrapper(called, method)
+    called.__code__ = called.__code__.replace(co_name=method.__name__)  # torch.compile knows methods by their code
     return called
 
 
