@@ -27,7 +27,7 @@ from microbench.core.model import Measurement, Run
 from microbench.gpu.fake.environment import COSTS_VARIABLE
 from microbench.report.terminal.progress import LiveProgress
 from microbench.report.terminal.terminal import QuietConsole
-from microbench.session import session
+from microbench.session import session, supervisor
 from microbench.session.events import Listener
 from microbench.session.request import RunRequest
 from microbench.session.session import execute
@@ -74,7 +74,7 @@ def test_a_run_without_time_measures_the_whole_core_and_predicts(data: Path) -> 
 
 @pytest.mark.slow
 def test_processes_that_are_prepared_measure_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MOST_SIDE_BY_SIDE", 2)
+    monkeypatch.setattr(supervisor, "MOST_SIDE_BY_SIDE", 2)
     names = ("gemm_throughput", "launch_layers", "graph_lifecycle")
     result = execute(RunRequest(select=names, preset="quick", device="fake"))
     assert result.exit_code == ExitCode.MEASURED

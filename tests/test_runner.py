@@ -12,13 +12,15 @@ from worker_run import Recorder, fact, only, outcomes, run
 from microbench.archive import store
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Floors
-from microbench.session import session
+from microbench.session import supervisor
 from microbench.session.budget import Budget
 from microbench.session.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
 from microbench.session.messages import EnvironmentFound, FloorsFound, Job, Message, Order, Ready, Refused, Waiting
+from microbench.session.plan import Process
 from microbench.session.process import WorkerProcess, WorkerSilentError
 from microbench.session.request import RunRequest
-from microbench.session.session import execute, probe
+from microbench.session.session import execute
+from microbench.session.supervisor import Seams, Workers
 
 pytestmark = pytest.mark.usefixtures("data")
 
@@ -63,7 +65,7 @@ def test_the_run_before_tells_how_long_a_run_will_take() -> None:
 
 def several(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let ``count`` processes import side by side, whatever the number of CPUs."""
-    monkeypatch.setattr(session, "min", lambda most, cpus: count, raising=False)
+    monkeypatch.setattr(supervisor, "min", lambda most, cpus: count, raising=False)
 
 
 def test_processes_import_side_by_side_but_not_while_a_case_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,16 +233,21 @@ class Answering:
 
     def close(self) -> None: ...
 
+    def end(self) -> None: ...
 
-def test_what_a_probe_sent_before_it_fails_counts() -> None:
+
+def probed(monkeypatch: pytest.MonkeyPatch, *messages: Message | Exception) -> tuple[Environment, Floors]:
+    monkeypatch.setattr(Workers, "start", lambda *_: Answering(*messages))
+    return Workers(Seams(), lambda event: None).probe(Process("probe", None, 0))
+
+
+def test_what_a_probe_sent_before_it_fails_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = EnvironmentFound(Environment(gpus=(worker_backend.gpu("GPU-one"),)))
     floors = FloorsFound(Floors(timer_step_s=1e-9))
     for last in (WorkerSilentError("no sign of life"), Ready()):
-        worker: Any = Answering(found, floors, last)
-        assert probe(worker, None, None) == (found.environment, floors.floors)
+        assert probed(monkeypatch, found, floors, last) == (found.environment, floors.floors)
     for last in (WorkerSilentError("no sign of life"), Refused("failed", "the driver answers nonsense")):
-        worker = Answering(last)
-        environment, nothing = probe(worker, None, None)
+        environment, nothing = probed(monkeypatch, last)
         assert (environment.gpus, nothing) == ((), Floors())
         assert environment.no_gpu_reason == (
             f"the search for a GPU failed: {last.reason if isinstance(last, Refused) else last}"

@@ -1,6 +1,5 @@
 """Measures two sides in turn, A B, B A, …, each round in processes of its own, until the caller knows enough."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,15 +12,12 @@ import msgspec
 from microbench.archive import store
 from microbench.archive.schema import SCHEMA_VERSION
 from microbench.core.bench import Preset
-from microbench.core.model import Environment, Floors, Outcome, Run, Session, Settings
-from microbench.core.version import __version__
-from microbench.host.affinity import find_cores, pinned
+from microbench.core.model import Outcome, Run, Settings
 from microbench.session.budget import Budget
-from microbench.session.events import CaseDone, Listener, PlanMade, Probed
-from microbench.session.plan import PlannedCase, Process, Selected, make_plan
-from microbench.session.process import WorkerProcess
-from microbench.session.session import MOST_SIDE_BY_SIDE, Seams, nothing_to_measure, probe, start_worker
-from microbench.session.supervisor import Supervisor
+from microbench.session.events import CaseDone, Listener
+from microbench.session.plan import Plan, PlannedCase, Process, Selected, make_plan
+from microbench.session.session import nothing_to_measure, session_of
+from microbench.session.supervisor import Machine, Seams, Workers
 
 PRESET: Preset = "quick"
 
@@ -54,29 +50,17 @@ def measure_in_turn(
     ``enough`` is asked after each pair of rounds, with their number and both runs. Raises what ``execute`` raises
     before anything is measured, MicrobenchError if no worker can be started, and KeyboardInterrupt.
     """
-    allowed_cpus = tuple(sorted(os.sched_getaffinity(0)))
-    found: dict[tuple[object, str], tuple[Environment, Floors]] = {}
+    workers = Workers(seams, listener)
+    found: dict[tuple[object, str], Machine] = {}
     for side in sides:
         if (key := (side.variables, side.python)) not in found:
-            process = Process("probe", device, 0, side.variables, python=side.python)
-            worker = start_worker(process, seams, allowed_cpus)
-            try:
-                found[key] = probe(worker, device, None)
-            finally:
-                worker.end()
-            listener(Probed(found[key][0]))
+            found[key] = workers.probe(Process("probe", device, 0, side.variables, python=side.python))
     machines = [found[side.variables, side.python] for side in sides]
-    turns = _turns(sides, [environment for environment, _ in machines], rounds, device)
+    turns = _turns(sides, machines, rounds, device)
     runs = [_run(sides[0].selected, machine, rounds, device) for machine in machines]
     pairs = [(one.cases, other.cases) for one, other in zip(*(side.selected for side in sides), strict=True)]
     recorded = {theirs.id: ours for first, second in pairs for ours, theirs in zip(first, second, strict=True)}
-    nodes = {gpu.uuid: gpu.numa_node for environment, _ in machines for gpu in environment.gpus}
-    near_node = next(iter(nodes.values()), None)
     done: list[list[Outcome]] = [[], []]
-
-    def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
-        node = nodes.get(process.device or "", near_node)
-        return start_worker(process, seams, allowed_cpus, machines[process.side][1], node, packages)
 
     def record(outcome: Outcome) -> None:
         place = len(done[0]) + len(done[1])
@@ -88,20 +72,15 @@ def measure_in_turn(
             raise _EnoughError
 
     budget = Budget(PRESET, None, turns, time.monotonic, time.monotonic())
-    suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in turns))
-    listener(PlanMade(len(turns), len(turns), None, suites, budget.expected_s()))
-    side_by_side = min(MOST_SIDE_BY_SIDE, len(allowed_cpus))
-    with pinned(find_cores(near_node).plan.parent_cores), suppress(_EnoughError):
-        Supervisor(start, budget, 0, record, listener, side_by_side).run(turns)
+    with suppress(_EnoughError):
+        workers.measure(Plan(tuple(turns), ()), machines, budget, 0, record)
     return _with(runs, done)
 
 
-def _turns(
-    sides: Sequence[Side], environments: Sequence[Environment], rounds: int, device: str | None
-) -> list[PlannedCase]:
+def _turns(sides: Sequence[Side], machines: Sequence[Machine], rounds: int, device: str | None) -> list[PlannedCase]:
     """The cases of all rounds in order. Each pair of rounds begins with the side that ended the one before."""
     every: list[list[PlannedCase]] = [[] for _ in range(rounds)]
-    for number, (side, environment) in enumerate(zip(sides, environments, strict=True)):
+    for number, (side, (environment, _)) in enumerate(zip(sides, machines, strict=True)):
         plan = make_plan(
             side.selected, environment, device=device, rounds=rounds, order_seed="in turn", limited=False,
             elsewhere=bool(side.python),
@@ -119,19 +98,12 @@ def _turns(
     ]
 
 
-def _run(selected: Sequence[Selected], machine: tuple[Environment, Floors], rounds: int, device: str | None) -> Run:
+def _run(selected: Sequence[Selected], machine: Machine, rounds: int, device: str | None) -> Run:
     """The run of one side, still without outcomes."""
-    environment, floors = machine
     now = datetime.now(UTC)
-    session = Session(
-        environment=environment,
-        settings=Settings(preset=PRESET, device=device, rounds=rounds),
-        tool_version=__version__,
-        started_at=now.isoformat(timespec="seconds"),
-        floors=floors,
-        simulated=any(gpu.simulated for gpu in environment.gpus),
-    )
+    settings = Settings(preset=PRESET, device=device, rounds=rounds)
     infos = tuple(chosen.benchmark.info(list(chosen.cases)) for chosen in selected if not chosen.absent)
+    session = session_of(machine, settings, now.isoformat(timespec="seconds"))
     return Run(SCHEMA_VERSION, store.new_run_id(now), (session,), infos, ())
 
 

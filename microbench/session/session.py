@@ -3,10 +3,9 @@
 The parent process never opens a GPU; workers do.
 """
 
-import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,40 +19,22 @@ from microbench.archive.runfile import ResultLostError, RunFile
 from microbench.archive.schema import SCHEMA_VERSION
 from microbench.core import errors
 from microbench.core.bench import Benchmark, discover
-from microbench.core.model import Environment, Floors, Outcome, Run, Session
+from microbench.core.model import Environment, Outcome, Run, Session, Settings
 from microbench.core.units import plain
 from microbench.core.version import __version__
-from microbench.host.affinity import find_cores, pinned
 from microbench.session.budget import LIMITS_S, Budget
-from microbench.session.events import CaseDone, Event, Listener, NotLocked, PlanMade, Probed, RunEnded, RunStatus
-from microbench.session.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
-from microbench.session.plan import Plan, PlannedCase, Process, make_plan
-from microbench.session.process import Patience, WorkerCrashedError, WorkerProcess, WorkerSilentError
+from microbench.session.events import CaseDone, Event, Listener, NotLocked, RunEnded, RunStatus
+from microbench.session.plan import PlannedCase, Process, make_plan
 from microbench.session.request import Intent, RunRequest, current, examine
-from microbench.session.supervisor import Supervisor
+from microbench.session.supervisor import Machine, Seams, Workers
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
-
-# The most workers that import packages at the same time, at most one per CPU; each may take 1 GB of memory.
-MOST_SIDE_BY_SIDE = 6
-LOOK_CLOSER = "see `microbench doctor`"
 
 
 class NothingMeasuredError(errors.MicrobenchError):
     """Ctrl-C came before anything was measured, so there is no run."""
 
     exit_code = errors.ExitCode.INTERRUPTED
-
-
-@dataclass(frozen=True)
-class Seams:
-    """The parts of a run that tests replace. ``benchmarks`` names the package of benchmarks, ``backend`` the module
-    that opens devices; ``kill`` sends a signal to a process group."""
-
-    benchmarks: str = "microbench.benchmarks"
-    backend: str = "microbench.gpu.open"
-    patience: Patience = field(default_factory=Patience)
-    kill: Callable[[int, int], None] = os.killpg
 
 
 @dataclass(frozen=True)
@@ -104,7 +85,7 @@ def execute(
 
         if file.no_lock_reason is not None:
             hear(NotLocked(intent.path, file.no_lock_reason))
-        return _Session(intent, hear, seams, file, now.isoformat(timespec="seconds")).run()
+        return _Session(intent, hear, Workers(seams, hear), file, now.isoformat(timespec="seconds")).run()
 
 
 @dataclass
@@ -113,24 +94,19 @@ class _Session:
 
     intent: Intent
     listener: Listener
-    seams: Seams
+    workers: Workers
     file: RunFile
     started_at: str
     began_s: float = field(default_factory=time.monotonic)
     outcomes: list[Outcome] = field(default_factory=list)
-    allowed_cpus: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(os.sched_getaffinity(0))))
 
     def run(self) -> RunResult:
         intent = self.intent
-        worker = start_worker(Process("probe", intent.settings.device, 0), self.seams, self.allowed_cpus)
         try:
-            environment, floors = probe(worker, intent.settings.device, self._budget().wait_s)
+            machine = self.workers.probe(Process("probe", intent.settings.device, 0), self._budget().wait_s)
         except KeyboardInterrupt:
             raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
-        finally:
-            worker.end()
-        self.listener(Probed(environment))
-        head = self._head(environment, floors)
+        environment, head = machine[0], self._head(machine)
         plan = make_plan(
             intent.selected,
             environment,
@@ -148,7 +124,8 @@ class _Session:
         self.file.begin(head)  # from here on this run is the last one
         status: RunStatus = "complete"
         try:
-            self._measure(plan, environment, floors, earlier_s)
+            budget = self._budget(plan.cases, earlier_s)
+            self.workers.measure(plan, [machine], budget, intent.session, self._record)
         except KeyboardInterrupt:
             if not intent.resumed and all(outcome.status == "skipped" for outcome in self.outcomes):
                 self.file.abandon(intent.earlier)
@@ -169,24 +146,6 @@ class _Session:
             exit_code = errors.ExitCode.INTERRUPTED
         return RunResult(run, self.file.path, exit_code, environment)
 
-    def _measure(self, plan: Plan, environment: Environment, floors: Floors, earlier_s: Mapping[str, float]) -> None:
-        budget = self._budget(plan.cases, earlier_s)
-        suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
-        core = sum(planned.core for planned in plan.cases)
-        self.listener(PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
-        for outcome in plan.skipped:
-            self._record(outcome)
-        nodes = {gpu.uuid: gpu.numa_node for gpu in environment.gpus}
-        near_node = next(iter(nodes.values()), None)
-
-        def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
-            node = nodes.get(process.device or "", near_node)
-            return start_worker(process, self.seams, self.allowed_cpus, floors, node, packages)
-
-        side_by_side = min(MOST_SIDE_BY_SIDE, len(self.allowed_cpus))
-        with pinned(find_cores(near_node).plan.parent_cores):
-            Supervisor(start, budget, self.intent.session, self._record, self.listener, side_by_side).run(plan.cases)
-
     def _budget(self, cases: Sequence[PlannedCase] = (), earlier_s: Mapping[str, float] | None = None) -> Budget:
         return Budget(self.intent.preset, self._limit_s(), cases, time.monotonic, self.began_s, earlier_s)
 
@@ -201,20 +160,12 @@ class _Session:
         self.file.append(outcome)
         self.listener(CaseDone(outcome))
 
-    def _head(self, environment: Environment, floors: Floors) -> Run:
+    def _head(self, machine: Machine) -> Run:
         """The run as it is before this session's first outcome."""
         intent = self.intent
         earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
-        session = Session(
-            environment=environment,
-            settings=intent.settings,
-            tool_version=__version__,
-            started_at=self.started_at,
-            floors=floors,
-            simulated=any(gpu.simulated for gpu in environment.gpus),
-            commit=commit(),
-            order_seed=f"{intent.run_id} session {intent.session}",
-        )
+        seed = f"{intent.run_id} session {intent.session}"
+        session = session_of(machine, intent.settings, self.started_at, seed)
         if intent.resumed:
             # Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds
             # would not be comparable. An unknown commit is not compared.
@@ -244,28 +195,19 @@ class _Session:
         return run
 
 
-def start_worker(
-    process: Process,
-    seams: Seams,
-    allowed_cpus: tuple[int, ...],
-    floors: Floors | None = None,
-    near_node: int | None = None,
-    packages: tuple[str, ...] | None = None,
-) -> WorkerProcess:
-    """A worker for the process. With ``packages`` it imports them and then waits."""
-    job = Job(
-        seam=process.seam,
-        device=process.device,
-        benchmarks=seams.benchmarks,
-        backend=seams.backend,
-        parent_pid=os.getpid(),
-        floors=floors or Floors(),
-        near_node=near_node,
-        allowed_cpus=allowed_cpus,
-        packages=packages or (),
-        waits=packages is not None,
+def session_of(machine: Machine, settings: Settings, started_at: str, order_seed: str | None = None) -> Session:
+    """A session of this microbench on that machine."""
+    environment, floors = machine
+    return Session(
+        environment=environment,
+        settings=settings,
+        tool_version=__version__,
+        started_at=started_at,
+        floors=floors,
+        simulated=any(gpu.simulated for gpu in environment.gpus),
+        commit=commit(),
+        order_seed=order_seed,
     )
-    return WorkerProcess(job, dict(process.variables), seams.patience, seams.kill, process.python)
 
 
 def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> errors.MicrobenchError:
@@ -277,37 +219,6 @@ def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> 
     names = " ".join(dict.fromkeys(outcome.case.benchmark for outcome in skipped))
     cause = f"nothing can be measured here: {'; '.join(reasons)}"
     return errors.UsageError(cause, f"`microbench list {names}` shows other values")
-
-
-def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tuple[Environment, Floors]:
-    """The machine and its floors, as a worker with the job "probe" finds them.
-
-    Each message may take ``wait_s``. A broken driver may kill or hang the probe. Then its earlier messages are used; if
-    there are none, the environment has no GPU, for that reason. Raises DeviceAbsentError if the named ``device`` is
-    absent, UsageError if the name is wrong.
-    """
-    environment, floors, reason = None, Floors(), ""
-    try:
-        while not isinstance(message := worker.receive(wait_s), Ready):
-            if isinstance(message, EnvironmentFound):
-                environment = message.environment
-            elif isinstance(message, FloorsFound):
-                floors = message.floors
-            elif isinstance(message, Refused):
-                for error in (errors.DeviceAbsentError, errors.UsageError):
-                    if message.exit_code == error.exit_code:
-                        raise error(message.reason, message.next_step)
-                reason = message.reason
-                break
-        worker.close()
-    except (WorkerCrashedError, WorkerSilentError) as failure:
-        reason = str(failure)
-    if environment is None:
-        environment = Environment(no_gpu_reason=f"the search for a GPU failed: {reason}", no_gpu_next_step=LOOK_CLOSER)
-    if device is not None and not environment.gpus:
-        cause = f"{device} is not here: {environment.no_gpu_reason or 'no GPU'}"
-        raise errors.DeviceAbsentError(cause, environment.no_gpu_next_step or LOOK_CLOSER)
-    return environment, floors
 
 
 def earlier_walls(preset: str, environment: Environment) -> dict[str, float]:

@@ -1,6 +1,7 @@
-"""Supervisor: measures planned cases in one worker process after another; a failed worker does not end the run."""
+"""Workers probe and measure a machine, one process after another; one that fails does not end the run."""
 
 import itertools
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -8,16 +9,120 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
 
-from microbench.core.errors import MicrobenchError
-from microbench.core.model import Outcome
+from microbench.core.errors import DeviceAbsentError, MicrobenchError, UsageError
+from microbench.core.model import Environment, Floors, Outcome
+from microbench.host.affinity import find_cores, pinned
 from microbench.session.budget import Budget
-from microbench.session.events import CaseStarted, CaseTick, Listener
-from microbench.session.messages import Done, Order, Ready, Refused, Tick, Waiting
-from microbench.session.plan import FAKE, PlannedCase, Process
-from microbench.session.process import UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
+from microbench.session.events import CaseStarted, CaseTick, Listener, PlanMade, Probed
+from microbench.session.messages import Done, EnvironmentFound, FloorsFound, Job, Order, Ready, Refused, Tick, Waiting
+from microbench.session.plan import FAKE, Plan, PlannedCase, Process
+from microbench.session.process import (
+    Patience,
+    UnkillableWorkerError,
+    WorkerCrashedError,
+    WorkerProcess,
+    WorkerSilentError,
+)
 
+# The most workers that import packages at the same time, at most one per CPU; each may take 1 GB of memory.
+MOST_SIDE_BY_SIDE = 6
+LOOK_CLOSER = "see `microbench doctor`"
+Machine = tuple[Environment, Floors]
 FAILURES_ALLOWED = 3
 OUT_OF_TIME = "time budget"
+
+
+@dataclass(frozen=True)
+class Seams:
+    """The parts of a run that tests replace. ``benchmarks`` names the package of benchmarks, ``backend`` the module
+    that opens devices; ``kill`` sends a signal to a process group."""
+
+    benchmarks: str = "microbench.benchmarks"
+    backend: str = "microbench.gpu.open"
+    patience: Patience = field(default_factory=Patience)
+    kill: Callable[[int, int], None] = os.killpg
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Starts workers, which probe and measure. The CPUs that they may use are found before this process is pinned."""
+
+    seams: Seams
+    listener: Listener
+    allowed_cpus: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(os.sched_getaffinity(0))))
+
+    def start(
+        self, process: Process, machine: Machine | None = None, packages: tuple[str, ...] | None = None
+    ) -> WorkerProcess:
+        """A worker for the process. With ``packages`` it imports them and then waits."""
+        environment, floors = machine or (Environment(), Floors())
+        nodes = {gpu.uuid: gpu.numa_node for gpu in environment.gpus}
+        job = Job(
+            seam=process.seam,
+            device=process.device,
+            benchmarks=self.seams.benchmarks,
+            backend=self.seams.backend,
+            parent_pid=os.getpid(),
+            floors=floors,
+            near_node=nodes.get(process.device or "", next(iter(nodes.values()), None)),
+            allowed_cpus=self.allowed_cpus,
+            packages=packages or (),
+            waits=packages is not None,
+        )
+        return WorkerProcess(job, dict(process.variables), self.seams.patience, self.seams.kill, process.python)
+
+    def probe(self, process: Process, wait_s: float | None = None) -> Machine:
+        """The machine and its floors, as a worker with the job "probe" finds them.
+
+        Each message may take ``wait_s``. A broken driver may kill or hang the probe. Then its earlier messages are
+        used; if there are none, the environment has no GPU, for that reason. Raises DeviceAbsentError if the named
+        device is absent, UsageError if the name is wrong.
+        """
+        environment, floors, reason = None, Floors(), ""
+        worker = self.start(process)
+        try:
+            while not isinstance(message := worker.receive(wait_s), Ready):
+                if isinstance(message, EnvironmentFound):
+                    environment = message.environment
+                elif isinstance(message, FloorsFound):
+                    floors = message.floors
+                elif isinstance(message, Refused):
+                    for error in (DeviceAbsentError, UsageError):
+                        if message.exit_code == error.exit_code:
+                            raise error(message.reason, message.next_step)
+                    reason = message.reason
+                    break
+            worker.close()
+        except (WorkerCrashedError, WorkerSilentError) as failure:
+            reason = str(failure)
+        finally:
+            worker.end()
+        if environment is None:
+            cause = f"the search for a GPU failed: {reason}"
+            environment = Environment(no_gpu_reason=cause, no_gpu_next_step=LOOK_CLOSER)
+        if process.device is not None and not environment.gpus:
+            cause = f"{process.device} is not here: {environment.no_gpu_reason or 'no GPU'}"
+            raise DeviceAbsentError(cause, environment.no_gpu_next_step or LOOK_CLOSER)
+        self.listener(Probed(environment))
+        return environment, floors
+
+    def measure(
+        self, plan: Plan, machines: Sequence[Machine], budget: Budget, session: int, record: Callable[[Outcome], None]
+    ) -> None:
+        """Have the cases measured in their order; ``machines`` has that of each side."""
+        suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
+        core = sum(planned.core for planned in plan.cases)
+        self.listener(PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
+        for outcome in plan.skipped:
+            record(outcome)
+
+        def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
+            return self.start(process, machines[process.side], packages)
+
+        side_by_side = min(MOST_SIDE_BY_SIDE, len(self.allowed_cpus))
+        near_node = next((gpu.numa_node for environment, _ in machines for gpu in environment.gpus), None)
+        with pinned(find_cores(near_node).plan.parent_cores):
+            Supervisor(start, budget, session, record, self.listener, side_by_side).run(plan.cases)
 
 
 @dataclass
