@@ -18,7 +18,7 @@ from test_diagnose_cli import program
 
 from microbench.archive import schema, store
 from microbench.archive.export import HEADER
-from microbench.cli.signature import Without, signature_of
+from microbench.cli.options import Without, signature_of
 from microbench.core.bench import discover
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.options import argument, option

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from microbench.cli import ab, check, diagnose, fleet, graph, measure, predict, share, show, watch
+from microbench.cli import check, diagnose, fleet, own, predict, share, show, watch
 from microbench.cli.options import ANSWER, JSON, WHY, Format
 from microbench.cli.output import command, draw, parser_errors, print_bytes, print_json, progress, reported_errors
 from microbench.core.errors import ExitCode
 from microbench.core.options import argument
 from microbench.core.version import __version__
 from microbench.library.options import RunOptions
-from microbench.library.runs import measured, screen_of
+from microbench.library.runs import REFERENCE_RUN, measured, screen_of
 
 app = typer.Typer(
     name="microbench",
@@ -126,16 +126,22 @@ def doctor(json: bool = ANSWER) -> int:
 # Every command in the order of --help, with the example in its own help.
 COMMANDS = (
     (run, "microbench run launch --set duration=1us,5us --rounds 3"),
-    *measure.COMMANDS,
-    *graph.COMMANDS,
-    *show.COMMANDS[:2],
-    *ab.COMMANDS,
-    *show.COMMANDS[2:],
-    *check.COMMANDS,
-    *predict.COMMANDS,
-    *diagnose.COMMANDS,
-    *watch.COMMANDS,
-    *share.COMMANDS,
+    (own.measure, "microbench measure train.py::step --setup train.py::setup --axis batch=1,8,64"),
+    (own.graph, "microbench graph train.py::step --setup train.py::setup"),
+    (show.show, f"microbench show {REFERENCE_RUN}"),
+    (show.compare, "microbench compare nvidia-h200 --fail-on slower"),
+    (own.ab, "microbench ab -B CUDA_MODULE_LOADING=EAGER launch_cost"),
+    (show.plot, "microbench plot nvidia-h200 ladder -o ladder.svg"),
+    (show.report, f"microbench report {REFERENCE_RUN} -o h200.html"),
+    (check.check, "microbench check link && echo the link is healthy"),
+    (predict.predict, "microbench predict --kernels 1100 --duration 6us --layer torch"),
+    (predict.whatif, "microbench whatif --kernels 1100 --duration 6us --submit 2us"),
+    (predict.timeline, "microbench timeline --duration 3us --kernels 8"),
+    (predict.explain, "microbench explain launch"),
+    (diagnose.diagnose, "microbench diagnose trace.json.gz --step 1.93ms"),
+    (watch.watch, "microbench watch --for 60s -- python train.py --epochs 1"),
+    (share.export, "microbench export nvidia-h200 --format csv > h200.csv"),
+    (share.trend, "microbench trend launch_cost.submit"),
     (list_, "microbench list launch"),
     (doctor, "microbench doctor"),
 )

@@ -138,6 +138,3 @@ def in_all(several: Sequence[Finding]) -> Finding:
         text=f"{told}{healthy_from} The slowest: {worst.title}.".strip(),
         advice="Other work on the machine can cause this. Repeat the check while it is idle.",
     )
-
-
-COMMANDS = ((check, "microbench check link && echo the link is healthy"),)

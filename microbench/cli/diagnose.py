@@ -193,6 +193,3 @@ def _beyond(diagnosis: Diagnosis, what: str, most: float) -> bool:
     if idle is None:
         return True
     return (words.launch_share(diagnosis) if what == "launch-bound" else idle.idle_s / idle.span_s) > most
-
-
-COMMANDS = ((diagnose, "microbench diagnose trace.json.gz --step 1.93ms"),)

@@ -353,7 +353,10 @@ def _wait_until(due_ns: int, began_ns: int, every_s: float) -> None:
 COMMANDS = (
     (run, "microbench fleet run --local 4 --device fake --quick --store fleet"),
     (watch, "microbench fleet watch --every 6h --scheduler tcp://head:8786 --store fleet"),
-    *fleet_store.COMMANDS,
+    (fleet_store.import_, "microbench fleet import RUN --store DIR --label rack=r1"),
+    (fleet_store.query, 'microbench fleet query --store DIR "SELECT suite, count(*) FROM rows GROUP BY suite"'),
+    (fleet_store.report, "microbench fleet report --store DIR -o fleet.html"),
+    (fleet_store.trend, "microbench fleet trend --store DIR"),
 )
 for _function, _example in COMMANDS:
     fleet_app.command(_function.__name__.rstrip("_"), epilog=f"Example: {_example}")(command(_function))

@@ -190,11 +190,3 @@ def trend(
         print_json(trend_sheet.answer(found))
     else:
         draw(trend_sheet.screen(found, footer), why=why)
-
-
-COMMANDS = (
-    (import_, "microbench fleet import RUN --store DIR --label rack=r1"),
-    (query, 'microbench fleet query --store DIR "SELECT suite, count(*) FROM rows GROUP BY suite"'),
-    (report, "microbench fleet report --store DIR -o fleet.html"),
-    (trend, "microbench fleet trend --store DIR"),
-)

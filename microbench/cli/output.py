@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from microbench.cli.options import TERMINAL, Picture
-from microbench.cli.signature import signature_of
+from microbench.cli.options import TERMINAL, Picture, signature_of
 from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenError, UsageError
 from microbench.core.units import plain
 

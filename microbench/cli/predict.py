@@ -4,9 +4,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from microbench.cli.options import ANSWER, COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture
+from microbench.cli.options import ANSWER, COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture, Without
 from microbench.cli.output import draw, print_json
-from microbench.cli.signature import Without
 from microbench.core.errors import UsageError
 from microbench.core.options import argument, flag, option
 from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
@@ -119,12 +118,3 @@ def explain(
     with consistent(recorded):
         sheet = drawing.sheet(chosen, recorded, reference=is_reference(path), adding=adding_to(run, path, recorded))
     draw(sheet, picture, brief=not sheet.grades)
-
-
-# In the order of --help, each with the example at the end of its own help.
-COMMANDS = (
-    (predict, "microbench predict --kernels 1100 --duration 6us --layer torch"),
-    (whatif, "microbench whatif --kernels 1100 --duration 6us --submit 2us"),
-    (timeline, "microbench timeline --duration 3us --kernels 8"),
-    (explain, "microbench explain launch"),
-)

@@ -188,8 +188,3 @@ def trend(
 
 history_app.callback(invoke_without_command=True)(command(history))
 history_app.command(epilog="Example: microbench history prune --keep 50 --older-than 30")(command(prune))
-# In the order of --help, each with the example in its own help; history is a group of commands.
-COMMANDS = (
-    (export, "microbench export nvidia-h200 --format csv > h200.csv"),
-    (trend, "microbench trend launch_cost.submit"),
-)

@@ -32,7 +32,6 @@ from microbench.core.units import plain
 from microbench.library.runs import (
     LAST,
     NEWEST_SEARCHED,
-    REFERENCE_RUN,
     absent,
     consistent,
     is_reference,
@@ -227,12 +226,3 @@ def _page(names: Sequence[str | None], *, redact: bool) -> Page:
         )
         origins += [Origin(evidence, label, is_reference(path)) for evidence in devices]
     return build(subjects, list(figures(origins).values()))
-
-
-# In the order of --help, each with the example at the end of its own help.
-COMMANDS = (
-    (show, f"microbench show {REFERENCE_RUN}"),
-    (compare, "microbench compare nvidia-h200 --fail-on slower"),
-    (plot, "microbench plot nvidia-h200 ladder -o ladder.svg"),
-    (report, f"microbench report {REFERENCE_RUN} -o h200.html"),
-)

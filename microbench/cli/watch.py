@@ -295,6 +295,3 @@ def _writable() -> bool:
     except OSError:  # it is the terminal of another session
         in_front = True
     return in_front and bool(select.select([], [2], [], 0)[1])
-
-
-COMMANDS = ((watch, "microbench watch --for 60s -- python train.py --epochs 1"),)
