@@ -19,15 +19,7 @@ enum Way { CACHED, PAST_L1, SHARED, CLUSTER };
 
 template <Way way>
 __device__ __forceinline__ uint4 read(const uint4 *set, u32 at) {
-    uint4 found;
-    if (way == SHARED) return own[at];
-    if (way == CACHED) return set[at];
-    asm volatile(
-        "ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-        : "l"(set + at)
-    );
-    return found;
+    return way == SHARED ? own[at] : way == CACHED ? set[at] : load_past_l1(set + at);
 }
 
 // Reads `count` tiles of a block's width, starting at `at` and wrapping around the set, with four reads of each thread
@@ -45,7 +37,7 @@ __device__ __forceinline__ u32 round_the_set(const uint4 *set, u32 vectors, u32 
             if (at >= vectors) at -= vectors;
         }
 #pragma unroll
-        for (u32 k = 0; k < ahead; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+        for (u32 k = 0; k < ahead; k++) sum += sum_of(found[k]);
     }
     return sum;
 }
@@ -72,25 +64,18 @@ __device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm
     if (threadIdx.x == 0) out[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), total};
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
-read_cached(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
-    read_set<CACHED>(set, vectors, warm, count, first, out);
-}
-
-extern "C" __global__ void __launch_bounds__(1024)
-read_past_l1(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
-    read_set<PAST_L1>(set, vectors, warm, count, first, out);
-}
-
-extern "C" __global__ void __launch_bounds__(1024)
-read_shared(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
-    read_set<SHARED>(set, vectors, warm, count, first, out);
-}
+#define READ(name, way)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+    name(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {                                 \
+        read_set<way>(set, vectors, warm, count, first, out);                                                          \
+    }
+READ(read_cached, CACHED)
+READ(read_past_l1, PAST_L1)
+READ(read_shared, SHARED)
 
 // Makes a ring: the line at offsets[i] holds the address of the line at offsets[i + 1], and the last that of the first.
 extern "C" __global__ void link_lines(u64 base, const u64 *offsets, u64 count) {
-    u64 step = gridDim.x * (u64)blockDim.x;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
+    for (u64 i = thread_index(); i < count; i += grid_threads()) {
         *(u64 *)(base + offsets[i]) = base + offsets[i + 1 < count ? i + 1 : 0];
     }
 }
@@ -239,7 +224,7 @@ read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags
 #pragma unroll
         for (u32 k = 0; k < BATCH; k++) found[k] = read_l2(batch + k * 32);
 #pragma unroll
-        for (u32 k = 0; k < BATCH; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+        for (u32 k = 0; k < BATCH; k++) sum += sum_of(found[k]);
         if (++row == rows) row = 0;
         if (own.batches++ == 0 && lane == 0) atomicAdd((u32 *)flags + READING, 1);
         if (told) stop = 1;
@@ -409,7 +394,7 @@ extern "C" __global__ void __launch_bounds__(1024) read_cluster(u32 seed, u32 pa
                          : "r"(there + at * 16));
         }
 #pragma unroll
-        for (u32 k = 0; k < ahead; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+        for (u32 k = 0; k < ahead; k++) sum += sum_of(found[k]);
     }
     atomicAdd(&total, sum);
     __syncthreads();
