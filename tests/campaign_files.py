@@ -155,7 +155,7 @@ class Reader:
     """Writes one hostile file after another into a folder of its own and reads it. The bases are whole files."""
 
     def __init__(self) -> None:
-        measured = store.load("nvidia-h200")
+        measured = store.read(store.find("nvidia-h200"))
         self.suites = [schema.encode(_of_suite(measured, suite)) for suite in SUITES]
         self.small = [schema.encode(RUN), schema.encode(_of_suite(measured, "host")), export.to_json(RUN)]
         self.grown = [_growing(RUN), _growing(_of_suite(measured, "host"))]

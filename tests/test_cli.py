@@ -286,7 +286,7 @@ def test_closed_streams_leave_the_run_file_whole(data: Path) -> None:
         command = f"{sys.executable} -m microbench run launch_cost --quick --device fake --json --out {path} {stream}"
         found = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
         assert found.returncode == 0, found.stderr
-        assert store.load(path).outcomes
+        assert store.read(store.find(path)).outcomes
         assert stream == ">&-" or json.loads(found.stdout)["simulated"] is True
 
 

@@ -19,7 +19,6 @@ from command_line import call
 import microbench
 from microbench.archive import schema, store
 from microbench.cli.check import NEEDED
-from microbench.cli.options import Checked
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
@@ -111,7 +110,7 @@ def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path:
         four = [4 * value for value in old.values]
         return msgspec.structs.replace(old, samples=msgspec.Raw(msgspec.json.encode(four)))
 
-    slow = with_metrics(store.load("nvidia-h200"), "link_copy", longer)
+    slow = with_metrics(store.read(store.find("nvidia-h200")), "link_copy", longer)
     result = call("check", "link", "--run", saved(slow, tmp_path / "slow.json"))
     assert result.exit_code == ExitCode.SOME_FAILED
     assert "PCIe 5.0 x16 is slow" in result.stdout
@@ -125,7 +124,7 @@ def measured(rate: float) -> session.RunResult:
     """What `check link` measures where the link has that rate."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(COSTS_VARIABLE, f'{{"link_bytes_per_s": {rate}}}')
-        return execute(RunRequest(NEEDED[Checked.LINK], "quick", device="fake"))
+        return execute(RunRequest(NEEDED["link"], "quick", device="fake"))
 
 
 def checked(rates: list[float], monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, str, int]:
@@ -227,7 +226,7 @@ def test_a_run_whose_progress_cannot_be_written_goes_on(report_to: str, data: Pa
     assert ended.returncode == (ExitCode.USAGE if report_to == "/dev/full" else ExitCode.MEASURED)
     (path,) = store.listing()
     assert path.suffix == store.FINISHED
-    assert {outcome.status for outcome in store.load(path).outcomes} == {"ok"}
+    assert {outcome.status for outcome in store.read(store.find(path)).outcomes} == {"ok"}
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def test_a_run_is_measured_shown_and_saved() -> None:
     assert all(outcome.status == "ok" and outcome.wall_s > 0 for outcome in outcomes(result))
     assert outcomes(result)[1].measurements[0].values[0] == pytest.approx(2e-6)
     assert store.last() == result.path
-    loaded = store.load(result.run.run_id)
+    loaded = store.read(store.find(result.run.run_id))
     assert [one.case for one in loaded.outcomes] == [one.case for one in result.run.outcomes]
     assert loaded.outcomes[0].measurements[0].values == outcomes(result)[0].measurements[0].values
     assert [type(event) for event in listener.events[:3]] == [Probed, PlanMade, CaseStarted]

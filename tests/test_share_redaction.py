@@ -199,13 +199,13 @@ def test_the_tools_own_words_stay_whatever_a_user_or_host_is_called() -> None:
 
 
 def test_two_gpus_keep_apart_in_their_order() -> None:
-    made = redacted(store.load("nvidia-h200-x2"), NOBODY)
+    made = redacted(store.read(store.find("nvidia-h200-x2")), NOBODY)
     assert [gpu.uuid for gpu in made.sessions[0].environment.gpus] == ["GPU-1", "GPU-2"]
 
 
 @pytest.mark.parametrize("name", sorted(store.bundled()))
 def test_only_gpus_and_paths_change_in_bundled_runs(name: str) -> None:
-    run = store.load(name)
+    run = store.read(store.find(name))
     changed = differences(msgspec.to_builtins(run.sessions), msgspec.to_builtins(redacted(run, NOBODY).sessions))
     assert {new for _, new in changed if new.startswith("GPU")} <= {"GPU-1", "GPU-2"}
     assert all(new.startswith("GPU") or "/" in old for old, new in changed)

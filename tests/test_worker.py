@@ -142,7 +142,7 @@ def test_the_first_case_of_a_benchmark_says_that_it_may_be_long() -> None:
     sent = served(JOB, order(Case("calm", {"size": 1})), order(Case("calm", {"size": 2})))
     kinds = [type(message) for message in sent if not isinstance(message, messages.Tick)]
     assert kinds == [
-        messages.Busy, messages.Ready, messages.Started, messages.Busy, messages.Done, messages.Started, messages.Done,
+        messages.Busy, messages.Ready, messages.Busy, messages.Done, messages.Done,
     ]  # fmt: skip
 
 

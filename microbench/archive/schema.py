@@ -92,7 +92,10 @@ def decode(data: bytes, name: str = "the file", keep_damage: bool = False) -> Ru
     try:
         run = _decoded(data, name)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", NEXT_STEP) from None
+        why = "it is cut short" if "truncated" in str(error) else str(error)
+        if not isinstance(error, msgspec.DecodeError):
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is not text in UTF-8"
+        raise RunUnreadableError(f"{name} cannot be read as a run: {why}", NEXT_STEP) from None
     if fault := _fault(run):
         raise RunUnreadableError(f"{name} {fault}", NEXT_STEP)
     run = msgspec.structs.replace(run, deviations={})  # a file has none, whatever it claims
@@ -123,19 +126,6 @@ def run_schema() -> dict[str, Any]:
     parts["Run"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
     dialect, title = "https://json-schema.org/draft/2020-12/schema", "A run of microbench"
     return {"$schema": dialect, "title": title, "description": ABOUT, **reference, "$defs": parts}
-
-
-def encoded() -> bytes:
-    """The JSON Schema as it is published: indented, and the same on every machine."""
-    return msgspec.json.format(msgspec.json.encode(run_schema()), indent=2) + b"\n"
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not text in UTF-8"
-    return "it is cut short" if "truncated" in str(error) else str(error)
 
 
 def _decoded(data: bytes, name: str) -> Run:

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from microbench.cli import check, diagnose, fleet, own, predict, share, show, watch
-from microbench.cli.options import ANSWER, JSON, WHY, Format
-from microbench.cli.output import command, draw, parser_errors, print_bytes, print_json, progress, reported_errors
+from microbench.cli import check, diagnose, fleet, output, own, predict, share, show, watch
+from microbench.cli.options import ANSWER, JSON, WHY
 from microbench.core.errors import ExitCode
 from microbench.core.options import argument
 from microbench.core.version import __version__
@@ -36,7 +35,7 @@ def main() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process lives)
     try:
-        with reported_errors(), parser_errors():
+        with output.reported_errors(), output.parser_errors():
             exit_code = app(standalone_mode=False)
     except typer.Exit as ended:
         exit_code = ended.exit_code
@@ -70,19 +69,18 @@ def _root(
 def run(asked: RunOptions, json: bool = JSON, why: bool = WHY) -> int:
     """Measure this machine, print a report, and save the run."""
     from microbench.archive import store
-    from microbench.report.terminal import terminal
 
-    with progress() as listener:
+    with output.progress() as listener:
         result = measured(asked, listener)
     if json:
-        print_bytes(share.exported(result.run, Format.JSON))
+        output.print_bytes(share.exported(result.run, "json"))
         return result.exit_code
     name = shlex.quote(str(result.path))
-    draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
+    output.draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
     lines = [f"saved: {result.path}"]
     if result.exit_code == ExitCode.INTERRUPTED:
         lines.append(f"interrupted: microbench run --resume {name} measures the rest")
-    terminal.tell(lines, terminal.open_console())
+    output.tell(lines)
     return result.exit_code
 
 
@@ -92,14 +90,12 @@ def list_(
     """List the benchmarks, or the axes and values of one."""
     from microbench.core.bench import discover
     from microbench.report.sheets import listing
-    from microbench.report.terminal import terminal
     from microbench.session.plan import select
 
     benchmarks = [selected.benchmark for selected in select(discover(), names, "full", {})]
     by_name = [benchmark for benchmark in benchmarks if benchmark.name in names]
     others = [benchmark for benchmark in benchmarks if benchmark not in by_name]
-    tables = [*listing.suite_tables(others), *(listing.axes_table(benchmark) for benchmark in by_name)]
-    terminal.draw_tables(tables, terminal.open_console())
+    output.draw_tables([*listing.suite_tables(others), *(listing.axes_table(benchmark) for benchmark in by_name)])
 
 
 def doctor(json: bool = ANSWER) -> int:
@@ -109,17 +105,15 @@ def doctor(json: bool = ANSWER) -> int:
     """
     from microbench.gpu.open import probe_environment
     from microbench.report.sheets import listing
-    from microbench.report.terminal import terminal
     from microbench.session.doctor import examine
 
     checks = examine(probe_environment(None))
     if json:
-        print_json({"checks": checks})
+        output.print_json({"checks": checks})
     else:
-        console = terminal.open_console()
-        terminal.draw_tables([listing.checks_table(checks)], console)
+        output.draw_tables([listing.checks_table(checks)])
         steps = [check.next_step for check in checks if check.state == "problem" and check.next_step]
-        terminal.tell((f"next: {steps[0] if steps else 'microbench run'}",), console)
+        output.tell([f"next: {steps[0] if steps else 'microbench run'}"])
     return ExitCode.SOME_FAILED if any(check.state == "problem" for check in checks) else ExitCode.MEASURED
 
 
@@ -149,7 +143,7 @@ for _function, _example in COMMANDS:
     # Options after the watched command belong to that command.
     _settings = {"allow_interspersed_args": _function is not watch.watch}
     app.command(_function.__name__.rstrip("_"), epilog=f"Example: {_example}", context_settings=_settings)(
-        command(_function)
+        output.command(_function)
     )
 app.add_typer(share.history_app, name="history")
 app.add_typer(fleet.fleet_app, name="fleet")

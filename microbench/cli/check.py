@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 # The benchmarks that each verdict rests on.
 NEEDED: dict[Checked, tuple[str, ...]] = {
-    Checked.LINK: ("link_state", "link_copy", "link_bidirectional"),
-    Checked.MEMORY: ("memory_stream", "memory_levels"),
-    Checked.COMPUTE: ("gemm_throughput",),
+    "link": ("link_state", "link_copy", "link_bidirectional"),
+    "memory": ("memory_stream", "memory_levels"),
+    "compute": ("gemm_throughput",),
 }
-# A measurement that is not healthy, or less than this above the limit, is repeated until there are so many.
-NEAR, MEASUREMENTS = 0.01, 3
+# A measurement that is not healthy, or below this many times the limit, is repeated until there are so many.
+NEAR, MEASUREMENTS = 1.01, 3
 UNHEALTHY = ("warning", "problem")
 # A verdict's name in JSON by the exit code that it alone would give.
 NAMES = {ExitCode.MEASURED: "healthy", ExitCode.SOME_FAILED: "unhealthy", ExitCode.UNREADABLE_RUN: "none"}
@@ -59,17 +59,20 @@ def check(
                 result = execute(RunRequest(NEEDED[what], "quick", device=device, into=into), listener)
                 recorded, into = result.run, str(result.path)
                 _judge(what, recorded, verdicts)
-                clear = all(each.severity not in UNHEALTHY and not _near(each) for (each, *_) in verdicts.values())
-                if clear or result.exit_code == ExitCode.INTERRUPTED:
+                clear = (
+                    each.severity not in UNHEALTHY and not (each.reached and each.reached[0] < each.reached[1] * NEAR)
+                    for (each, *_) in verdicts.values()
+                )
+                if all(clear) or result.exit_code == ExitCode.INTERRUPTED:
                     break
     if not verdicts:
         reasons = (outcome.reason for outcome in recorded.outcomes if outcome.status != "ok" and outcome.reason)
-        cause = f"there is no verdict on {what.value}: {next(reasons, 'the run lacks its figures')}"
+        cause = f"there is no verdict on {what}: {next(reasons, 'the run lacks its figures')}"
         raise RunUnreadableError(cause, f"microbench run {' '.join(NEEDED[what])} measures what it needs")
     agreed = {gpu: in_all(several) for gpu, several in verdicts.items()}
     codes = {gpu: _exit_code(verdict) for gpu, verdict in agreed.items()}
     if json:
-        found = {"check": what.value, "run": recorded.run_id, "simulated": recorded.simulated, "gpus": [
+        found = {"check": what, "run": recorded.run_id, "simulated": recorded.simulated, "gpus": [
             {
                 "device": gpu,
                 "verdict": BETWEEN if verdict.rule.endswith(BETWEEN) else NAMES[codes[gpu]],
@@ -94,13 +97,9 @@ def _judge(what: Checked, run: Run, verdicts: dict[str | None, list[Finding]]) -
 
     with consistent(run):
         for group in evidence_by_device(run):
-            for each in of_suite(group, what.value):
-                if each.rule == f"{what.value}.verdict":
+            for each in of_suite(group, what):
+                if each.rule == f"{what}.verdict":
                     verdicts.setdefault(group.device, []).append(each)
-
-
-def _near(verdict: Finding) -> bool:
-    return verdict.reached is not None and verdict.reached[0] < verdict.reached[1] * (1 + NEAR)
 
 
 def _exit_code(verdict: Finding) -> ExitCode:

@@ -17,11 +17,11 @@ import typer
 
 from microbench.cli import fleet_store
 from microbench.cli.options import CampaignOptions
-from microbench.cli.output import command, draw
+from microbench.cli.output import command, draw, tell, tell_error
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.core.options import REQUIRED, option
-from microbench.core.units import plain, typed_time, wall
-from microbench.library.options import NAMES
+from microbench.core.units import counted, plain, typed_time, wall
+from microbench.library.options import NAMES, overrides_of
 
 if TYPE_CHECKING:
     from microbench.fleet.campaign import Campaign, Options, Task
@@ -42,11 +42,6 @@ fleet_app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-
-
-@fleet_app.callback()
-def _fleet() -> None:
-    pass
 
 
 def run(
@@ -95,8 +90,6 @@ def watch(
     at its time. Ctrl-C ends the watch, and closes a campaign that runs. The exit code is 0 if every task of all
     campaigns is ok and stored, else 1.
     """
-    from microbench.report.terminal import terminal
-
     every_s = typed_time(every, LONGEST_EVERY_S, "90s, 30min, 6h, 1d")
     if every_s < 1:
         raise UsageError(f"--every {plain(every, 40)} is less than a second", "--every 6h")
@@ -110,7 +103,7 @@ def watch(
         except MicrobenchError as error:
             if number == 1 and isinstance(error, UsageError):
                 raise
-            terminal.tell_error(error, terminal.open_console(sys.stderr))
+            tell_error(error)
             ended = ExitCode.SOME_FAILED
         else:
             if ended == ExitCode.INTERRUPTED:
@@ -167,12 +160,11 @@ def _carry_out(
     from microbench.fleet import campaign as records
     from microbench.fleet.clusters import connected
     from microbench.fleet.engine import Engine
-    from microbench.session.plan import parse_overrides
     from microbench.session.request import RunRequest, examine
 
     asked = campaign.options
     request = RunRequest(
-        tuple(campaign.selection), asked.preset, parse_overrides(asked.overrides), asked.device, asked.rounds,
+        tuple(campaign.selection), asked.preset, overrides_of(asked.overrides), asked.device, asked.rounds,
         asked.time_limit_s,
     )  # fmt: skip
     intent = examine(request, discover(), datetime.now(UTC))
@@ -267,6 +259,7 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
     """Draw the closing screen: how many runs came back, which did not and why, and what to type next. False if what
     came back is not in the store."""
     from microbench.fleet.campaign import folder_of
+    from microbench.fleet.store import add_all, campaign_sources
     from microbench.report.terminal import terminal
 
     console = terminal.open_console()
@@ -274,8 +267,8 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
     missing = [task for task in sorted(campaign.tasks, key=lambda task: task.name) if task.status != "ok"]
     ok = len(campaign.tasks) - len(missing)
     mark = " · SIMULATED" if campaign.simulated else ""
-    nodes = len({task.node for task in campaign.tasks})
-    title = f"campaign {campaign.campaign} · {nodes} node{'s' if nodes != 1 else ''}{mark}"
+    nodes = counted(len({task.node for task in campaign.tasks}), "node")
+    title = f"campaign {campaign.campaign} · {nodes}{mark}"
     console.print(painter.text(title, "strong"), soft_wrap=True)
     came_back = f"{ok} of {len(campaign.tasks)} runs are ok" if campaign.tasks else "no node came"
     console.print(painter.text(came_back, "good" if ok and not missing else "problem"))
@@ -284,25 +277,20 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
         for words in _grouped(tasks):
             console.print(painter.text(f" {sign if painter.fine else '-'} {words}"), soft_wrap=True)
     folder = folder_of(store, campaign.campaign)
-    not_stored = _add_to_store(store, folder)
+    try:
+        not_stored = [
+            f"not in the store: {path.name}: {reason}"
+            for path, reason in add_all(store, campaign_sources(folder)).failed
+        ]
+    except MicrobenchError as error:
+        later = ["microbench", "fleet", "import", str(folder), "--store", str(store)]
+        not_stored = [f"not in the store: {error.cause}", f"then:  {shlex.join(later)}"]
     lines = [f"saved: {folder}", *not_stored, *next_lines]
     if missing:
         again = ["microbench", "fleet", "run", "--store", str(store), "--resume", campaign.campaign, *where.arguments]
         lines.append(f"again: {shlex.join(again)}")
     terminal.tell(lines, console)
     return not not_stored
-
-
-def _add_to_store(store: Path, folder: Path) -> list[str]:
-    """Add the campaign's runs to the store that reports and queries read; lines that say what was not added."""
-    from microbench.fleet.store import add_all, campaign_sources
-
-    try:
-        failed = add_all(store, campaign_sources(folder)).failed
-    except MicrobenchError as error:
-        later = ["microbench", "fleet", "import", str(folder), "--store", str(store)]
-        return [f"not in the store: {error.cause}", f"then:  {shlex.join(later)}"]
-    return [f"not in the store: {path.name}: {reason}" for path, reason in failed]
 
 
 def _grouped(tasks: Sequence[Task]) -> list[str]:
@@ -323,20 +311,17 @@ def _tell_trend(store: Path) -> None:
     from microbench.fleet.trend import trend
     from microbench.fleet.trend_sheet import screen
     from microbench.fleet.verdict import judged
-    from microbench.report.terminal import terminal
 
     try:
         unlike = _listed([name_of(named.gpu) for named in judged(store).named])
         more = f"outliers in this campaign: {unlike}: microbench fleet report --store {store}" if unlike else ""
         draw(screen(trend(store, None, fleet_store.USUAL_LAST), more))
     except MicrobenchError as error:
-        terminal.tell([f"no trend: {error.cause}"], terminal.open_console())
+        tell([f"no trend: {error.cause}"])
 
 
 def _wait_until(due_ns: int, began_ns: int, every_s: float) -> None:
     """Say when the next campaign starts, and wait until then. The clock may be set meanwhile, or the machine sleep."""
-    from microbench.report.terminal import terminal
-
     left_s = (due_ns - time.time_ns()) / 1e9
     if left_s > 0:
         shown = "%Y-%m-%d %H:%M" if every_s >= 60 else "%Y-%m-%d %H:%M:%S"
@@ -345,7 +330,7 @@ def _wait_until(due_ns: int, began_ns: int, every_s: float) -> None:
     else:
         took_s = (time.time_ns() - began_ns) / 1e9
         line = f"next campaign: now, because this one took {wall(took_s)}, longer than {wall(every_s)}"
-    terminal.tell([line, ""], terminal.open_console())
+    tell([line, ""])
     while (left_s := (due_ns - time.time_ns()) / 1e9) > 0:
         time.sleep(min(left_s, LOOK_EVERY_S))
 

@@ -4,9 +4,8 @@ import inspect
 from collections.abc import Callable
 from copy import copy
 from dataclasses import Field, dataclass, fields, is_dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
@@ -37,38 +36,12 @@ SAME_WITHIN = option("PERCENT", "A figure is the same if the interval of its cha
 ALL_RUNS = flag("All runs instead of the newest.", "--all")
 
 
-class FailOn(StrEnum):
-    """Which changes make compare end with an exit code of its own."""
-
-    SLOWER = "slower"
-    SUSPECTED = "suspected"
-    FASTER = "faster"
-    ANY = "any"
-
-
-class Checked(StrEnum):
-    """What can be checked: the suites that have a verdict."""
-
-    LINK = "link"
-    MEMORY = "memory"
-    COMPUTE = "compute"
-
-
-class Theme(StrEnum):
-    """The background that a figure is drawn for."""
-
-    LIGHT = "light"
-    DARK = "dark"
-
-
-class Format(StrEnum):
-    """The formats of export."""
-
-    CSV = "csv"
-    JSON = "json"
-    JSONL = "jsonl"
-    MARKDOWN = "markdown"
-    OPENMETRICS = "openmetrics"
+# Which changes make compare end with an exit code of its own; the suites that have a verdict; the backgrounds of a
+# figure; the formats of export.
+FailOn = Literal["slower", "suspected", "faster", "any"]
+Checked = Literal["link", "memory", "compute"]
+Theme = Literal["light", "dark"]
+Format = Literal["csv", "json", "jsonl", "markdown", "openmetrics"]
 
 
 @dataclass(frozen=True)

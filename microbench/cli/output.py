@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenEr
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
-    from microbench.report.document import Report, Screen
+    from microbench.report.document import Report, Screen, Table
     from microbench.report.terminal.progress import LiveProgress, PlainProgress
 
 # What the parser raises for a wrong command line; Typer exports only a class derived from it.
@@ -49,6 +49,27 @@ def draw(
         check_new(path, force=picture.force)
     for path, drawn in zip(paths, pictures, strict=True):
         write_new(path, drawn.encode(), force=picture.force)
+
+
+def tell(lines: Sequence[str], *, error: bool = False, whole: bool = True) -> None:
+    """Write lines to standard output or standard error; ``whole`` ones are not broken."""
+    from microbench.report.terminal import terminal
+
+    terminal.tell(lines, terminal.open_console(sys.stderr if error else None), whole=whole)
+
+
+def tell_error(error: MicrobenchError) -> None:
+    """Write the two lines of an error to standard error."""
+    from microbench.report.terminal import terminal
+
+    terminal.tell_error(error, terminal.open_console(sys.stderr))
+
+
+def draw_tables(tables: Sequence[Table]) -> None:
+    """Draw tables to the terminal."""
+    from microbench.report.terminal import terminal
+
+    terminal.draw_tables(tables, terminal.open_console())
 
 
 @contextmanager
@@ -197,10 +218,8 @@ def parser_errors() -> Iterator[None]:
 
 
 def _exit(error: MicrobenchError) -> typer.Exit:
-    from microbench.report.terminal import terminal
-
     with suppress(OSError):  # the exit code remains
-        terminal.tell_error(error, terminal.open_console(sys.stderr))
+        tell_error(error)
     return typer.Exit(error.exit_code)
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from microbench.cli import share
-from microbench.cli.options import ANSWER, FAIL_ON, JSON, SAME_WITHIN, WHY, FailOn, Format, Picture, Without
-from microbench.cli.output import draw, print_bytes, print_json, progress
+from microbench.cli.options import ANSWER, FAIL_ON, JSON, SAME_WITHIN, WHY, FailOn, Picture, Without
+from microbench.cli.output import draw, print_bytes, print_json, progress, tell
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import Param
 from microbench.core.options import REQUIRED, argument, flag, option
 from microbench.core.units import plain
 from microbench.library.options import SET, OwnOptions, overrides_of, own_axes
-from microbench.library.own import counts_of, measured_own
 from microbench.library.runs import screen_of
 
 if TYPE_CHECKING:
@@ -44,13 +42,13 @@ def measure(
     """
     from microbench.diagnosis.changed import Side
     from microbench.explain.own import OWN_PARAMETERS
+    from microbench.library.own import counts_of, measured_own
     from microbench.report.sheets.counts import counts_screen
-    from microbench.report.terminal import terminal
 
     with progress() as listener:
         result = measured_own(what, asked, listener)
     if json:
-        print_bytes(share.exported(result.run, Format.JSON))
+        print_bytes(share.exported(result.run, "json"))
         return result.exit_code
     draw(screen_of(result.run, result.path), why=why)
     for name, counted in counts_of(result.run) if counts else ():
@@ -61,7 +59,7 @@ def measure(
             axes = (f"{name}={value}" for name, value in each.case.params.items() if name not in OWN_PARAMETERS)
             words = (each.status.replace("_", " "), plain(" ".join(axes), 80), plain(each.reason, 400))
             lines.append(": ".join(filter(None, words)))
-    terminal.tell((*dict.fromkeys(lines), f"saved: {result.path}"), terminal.open_console())
+    tell([*dict.fromkeys(lines), f"saved: {result.path}"])
     return result.exit_code
 
 
@@ -92,17 +90,15 @@ def graph(
     from microbench.core.units import typed_time
     from microbench.library.graphs import LIMIT_S, make_graph, write_change
     from microbench.report.sheets import graph as drawing
-    from microbench.report.terminal import terminal
 
     chosen = {name: str(values[0]) for name, values in (axes or {}).items()}
     several = [name for name, values in (axes or {}).items() if len(values) > 1]
     if len(several) > 1:
         raise UsageError(f"--axis {several[0]} and {several[1]} have several values", "give several to one of them")
     limit_s = typed_time(limit, 86400.0) if limit is not None else LIMIT_S
-    error = terminal.open_console(sys.stderr)
 
     def progress(stage: str) -> None:
-        terminal.tell((f"… {stage}",), error)
+        tell([f"… {stage}"], error=True)
 
     made = make_graph(what, setup or "", inputs or "", chosen, compile, limit_s, progress)
     along = {f"{several[0]}={chosen[several[0]]}": made.report} if several else {}
@@ -122,17 +118,15 @@ def graph(
         print_json(answer | ({"axis": msgspec.to_builtins(along)} if along else {}))
     else:
         draw(drawing.screen(made, along))
-        console = terminal.open_console()
         ratio = (made.report if made.report.proved else made.again or made.report).ratio
         slower = ratio is not None and ratio[0] <= 1
         if change is not None:
             if not written and not slower:
-                terminal.tell(["", *change.diff.splitlines(), ""], console)
+                tell(["", *change.diff.splitlines(), ""])
                 named = [*(["--setup", setup] if setup else []), *(["--inputs", inputs] if inputs else [])]
                 command = " ".join(["microbench graph", what, *named])
-                terminal.tell([f"more: {command} -o FOLDER writes both files, --apply changes yours"], console)
-            for path in written:
-                terminal.tell([f"written: {path}"], console)
+                tell([f"more: {command} -o FOLDER writes both files, --apply changes yours"])
+            tell([f"written: {path}" for path in written])
     return ExitCode.MEASURED if made.proved else ExitCode.SOME_FAILED
 
 
@@ -158,14 +152,15 @@ def ab(
     of 100 measurements. Nothing is saved.
     """
     from microbench.library.answers import fails, share_of
-    from microbench.library.in_turn import compared_in_turn
+    from microbench.library.own import answer, compared_in_turn
+    from microbench.report.sheets.comparison import in_turn_sheet
 
     within = share_of(same_within)
     with progress() as listener:
-        found = compared_in_turn((a, b), names, values or {}, rounds, asked, within, fail_on, listener)
+        a, b, found = compared_in_turn((a, b), names, values or {}, rounds, asked, within, fail_on, listener)
     if json:
-        print_json(found.to_dict())
+        print_json(answer(a, b, found))
     else:
-        draw(found.sheet(), picture, brief=True)
-    comparison = found.found.comparison
+        draw(in_turn_sheet(found, a, b), picture, brief=True)
+    comparison = found.comparison
     return ExitCode.CHANGED if fail_on is not None and fails(comparison, fail_on) else ExitCode.MEASURED

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated
 
 from microbench.cli.options import ANSWER, COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture, Without
-from microbench.cli.output import draw, print_json
+from microbench.cli.output import draw, draw_tables, print_json
 from microbench.core.errors import UsageError
 from microbench.core.options import argument, flag, option
 from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
@@ -105,12 +105,11 @@ def explain(
     """Explain a topic with this machine's numbers."""
     from microbench.explain.topics import catalogue
     from microbench.report.sheets import topic as drawing
-    from microbench.report.terminal import terminal
 
     if topic is None:
         if run is not None or picture.svg is not None:
             raise UsageError("no topic is given", "give one; `microbench explain` lists them")
-        terminal.draw_tables([drawing.listing()], terminal.open_console())
+        draw_tables([drawing.listing()])
         return
     chosen = catalogue.find(topic)
     covers, known = partial(drawing.covers, chosen), partial(drawing.known, chosen)

@@ -77,11 +77,6 @@ def always(params: Params) -> bool:
     return True
 
 
-def never(params: Params) -> bool:
-    """False for every combination of axis values."""
-    return False
-
-
 class Package(NamedTuple):
     """A Python package: its import name, and the pip line that installs it."""
 
@@ -120,7 +115,7 @@ class Benchmark:
     combines: Callable[[Params], bool] = always
     here: Callable[[Environment, Params], str | None] = lambda environment, params: None
     core: bool = False
-    late: Callable[[Params], bool] = never
+    late: Callable[[Params], bool] = lambda params: False
     name: str = ""
     suite: str = ""
     about: str = ""

@@ -146,7 +146,10 @@ class Diagnosed(NamedTuple):
 
     def screen(self, *, everything: bool = False) -> Screen:
         """One diagnosis on one screen, several beside each other."""
-        return screen_of(self.several, self.costs, self.files, everything=everything)
+        if len(self.several) > 1:
+            return diagnosis_sheet.ranks_screen(self.several, self.costs.words, everything=everything)
+        command = f"microbench diagnose {shlex.quote(str(self.files[0]))}{self.costs.option}"
+        return diagnosis_sheet.screen(self.several[0], self.costs.words, command, everything=everything)
 
     def answers(self) -> list[dict[str, object]]:
         """An object for JSON of each trace; ``reference`` says that the costs are those of a bundled run."""
@@ -200,14 +203,6 @@ def is_file_of_counts(path: Path) -> bool:
 def changed(before: Path, after: Path, **options: Any) -> Changed:
     """What changed from one recording of a program to another; each is a trace or a file of counts."""
     return changes(recorded_side(before, **options), recorded_side(after, **options))
-
-
-def screen_of(several: list[Diagnosis], costs: Costs, files: list[Path], *, everything: bool = False) -> Screen:
-    """One diagnosis on one screen, several beside each other."""
-    if len(several) > 1:
-        return diagnosis_sheet.ranks_screen(several, costs.words, everything=everything)
-    command = f"microbench diagnose {shlex.quote(str(files[0]))}{costs.option}"
-    return diagnosis_sheet.screen(several[0], costs.words, command, everything=everything)
 
 
 def files_of(named: Sequence[Path]) -> list[Path]:

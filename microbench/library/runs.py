@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.errors import RunUnreadableError, UsageError, nearest
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
@@ -158,11 +157,9 @@ def part_sheet(part: str, path: Path, run: Run) -> Report:
         sections = [section for section in whole.sections if section.suite == part]
     else:
         if part not in discover() and run.benchmark(part) is None:
-            near = difflib.get_close_matches(part[:100], [*SUITES, *discover(), *KINDS], n=1)
+            near = nearest(part[:100], [*SUITES, *discover(), *KINDS])
             known = f"give a suite ({', '.join(SUITES)}), a benchmark, or {', '.join(KINDS)}"
-            raise UsageError(
-                f"there is no part {plain(part, 40)}", f"did you mean {near[0]}? else {known}" if near else known
-            )
+            raise UsageError(f"there is no part {plain(part, 40)}", f"{near} else {known}" if near else known)
         own = {section: [study for study in section.studies if study.benchmark == part] for section in whole.sections}
         sections = [
             msgspec.structs.replace(section, pictures=(), studies=tuple(studies), findings=(), verdict=None)
@@ -229,8 +226,7 @@ def measured(
             if info.name in (STEP, KERNEL)
         }
         catalogue = {**discover(), **own}
-    patience = Patience(silent_s=silent_s, busy_s=silent_s) if silent_s else Patience()
-    result = execute(request, listener, Seams(patience=patience), catalogue)
+    result = execute(request, listener, Seams(patience=Patience.of(silent_s)), catalogue)
     if label is not None:
         remarks.change(result.path, label)
     return result

@@ -301,7 +301,7 @@ def trace_handler(folder: str | Path = "traces", *, step: str | None = None) -> 
     It saves each trace to a new file in ``folder`` and shows its diagnosis on standard error. ``step`` is as in
     ``diagnose``. A trace that cannot be diagnosed says why, and the program goes on.
     """
-    from microbench.library.handlers import handler
+    from microbench.library.recordings import handler
 
     return handler(folder, step)
 
@@ -313,14 +313,14 @@ def lightning_callback(*, steps: int = 20, after: int = 10, path: str | Path | N
     and shows their diagnosis on standard error. Where they cannot be recorded it says why, and training goes on. Raises
     UsageError without Lightning.
     """
-    from microbench.library.handlers import Window, of_lightning
+    from microbench.library.recordings import Window, of_lightning
 
     return of_lightning(Window(steps, after, path))
 
 
 def trainer_callback(*, steps: int = 20, after: int = 10, path: str | Path | None = None) -> Any:
     """A callback for transformers: ``Trainer(…, callbacks=[mb.trainer_callback()])``; as ``lightning_callback``."""
-    from microbench.library.handlers import Window, of_transformers
+    from microbench.library.recordings import Window, of_transformers
 
     return of_transformers(Window(steps, after, path))
 

@@ -20,8 +20,6 @@ from microbench.explain.environment import errors_in_words, session_findings
 from microbench.gpu.layers.base import layers
 from microbench.gpu.machine.nvml import NvmlGpu
 
-__all__ = ["Check", "State", "examine"]
-
 State = Literal["ok", "note", "warning", "problem", "unknown"]
 STATE_OF: Mapping[Severity, State] = {
     "good": "ok", "note": "note", "advice": "note", "warning": "warning", "problem": "problem",

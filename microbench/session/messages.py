@@ -6,7 +6,7 @@
     an empty line   ->     (only to such a worker)
                     <-     Busy, Ready | Refused      (a probe: Busy, EnvironmentFound | Refused, FloorsFound …, Ready)
     Order           ->
-                    <-     Started, Busy, Tick …, Done
+                    <-     Busy, Tick …, Done
     Order … or end of input
 
 The next Order acknowledges an outcome: the worker waits until the parent has saved and displayed it.
@@ -91,12 +91,6 @@ class FloorsFound(msgspec.Struct, frozen=True, tag="floors"):
     floors: Floors
 
 
-class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The case begins."""
-
-    case_id: str
-
-
 class Tick(msgspec.Struct, frozen=True, tag="tick"):
     """The number of samples so far and their median, for one call."""
 
@@ -111,4 +105,4 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     outcome: Outcome
 
 
-Message = Busy | Waiting | Ready | Refused | EnvironmentFound | FloorsFound | Started | Tick | Done
+Message = Busy | Waiting | Ready | Refused | EnvironmentFound | FloorsFound | Tick | Done

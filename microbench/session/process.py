@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -39,6 +39,11 @@ class Patience:
     stopped_s: float = 10.0
     leave_s: float = 5.0
     killed_s: float = 10.0
+
+    @classmethod
+    def of(cls, silent_s: float | None) -> Self:
+        """The usual waits, or those of a case that gives no sign of life for so long at the most."""
+        return cls(silent_s=silent_s, busy_s=silent_s) if silent_s else cls()
 
 
 class WorkerCrashedError(Exception):
@@ -142,7 +147,7 @@ class WorkerProcess:
             began_s = time.monotonic()
             if not self._read(look_s) and state == "ended":
                 self.end()
-                raise WorkerCrashedError(f"{_exit_words(self._process.returncode)}{self._stderr_tail()}")
+                raise WorkerCrashedError(self._exit_words() + self._stderr_tail())
             # Time in which this process was stopped (Ctrl-Z) or the machine suspended does not count.
             passed_s = min(time.monotonic() - began_s, look_s)
             left_s -= passed_s
@@ -174,6 +179,12 @@ class WorkerProcess:
     def _stderr_tail(self) -> str:
         lines = [line.strip() for line in self._errors.decode(errors="replace").splitlines() if line.strip()]
         return f": {' | '.join(map(plain, lines[-3:]))}" if lines else ""
+
+    def _exit_words(self) -> str:
+        code = self._process.returncode
+        with contextlib.suppress(ValueError):
+            return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        return f"killed by signal {-code}"
 
     def _state(self) -> Literal["running", "stopped", "ended"]:
         """The state. An ended process is not reaped yet, so that no other group gets its id before the kill."""
@@ -223,12 +234,3 @@ class WorkerProcess:
                     stream.close()
             if self._scratch:
                 self._scratch.cleanup()
-
-
-def _exit_words(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"

@@ -131,7 +131,6 @@ def _place(error: Exception) -> str:
 def run_case(job: messages.Job, device: Device, benchmark: Benchmark, order: messages.Order, send: Send) -> Outcome:
     """Measure one case; an error becomes an outcome too."""
     began_s = monotonic()
-    send(messages.Started(order.case.id))
     if benchmark.name not in device.seen:
         device.seen.add(benchmark.name)
         send(messages.Busy("loading and compiling"))

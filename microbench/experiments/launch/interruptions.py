@@ -1,13 +1,12 @@
 """What took the submitting thread off its core: waits, preemptions and interrupts."""
 
 from microbench.gpu.experiment import Case, Machine, experiment
-from microbench.host import interruptions
-from microbench.host.interruptions import ThreadState
+from microbench.host import affinity
 
 
 def real_core_interrupts(case: Case) -> int:
     """Interrupts of the core that submits, so far. Raises Skip if the kernel does not say."""
-    return interruptions.core_interrupts(case.board.cores.plan.worker_core)
+    return affinity.core_interrupts(case.board.cores.plan.worker_core)
 
 
 def preemptions(machine: Machine) -> int:
@@ -16,7 +15,7 @@ def preemptions(machine: Machine) -> int:
 
 
 thread_state = experiment(
-    lambda case: interruptions.thread_state(),
-    lambda machine: ThreadState(waits=0, preemptions=preemptions(machine)),
+    lambda case: affinity.thread_state(),
+    lambda machine: affinity.ThreadState(waits=0, preemptions=preemptions(machine)),
 )
 core_interrupts = experiment(real_core_interrupts, lambda machine: machine.noise.late - preemptions(machine))
