@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.archive import store
 from microbench.core.bench import discover
-from microbench.core.model import Environment
+from microbench.core.model import Environment, Settings
 from microbench.core.units import as_time, percent
 from microbench.session import session
 from microbench.session.plan import Plan, Process, Selected, make_plan
@@ -111,9 +111,8 @@ def measure(path: Path, seconds: float, device: str | None = None) -> None:
     """Measures everything into a new run file."""
     session.make_plan = one_worker
     names = tuple(dict.fromkeys(name for name, _ in (*FITTED, *HELD_OUT)))
-    request = session.RunRequest(
-        select=names, preset="full", rounds=ROUNDS, time_limit_s=seconds, out=path, device=device
-    )
+    settings = Settings("full", names, device=device, rounds=ROUNDS, time_limit_s=seconds)
+    request = session.RunRequest(settings, out=path)
     result = session.execute(request, lambda event: None)
     print(path, dict(Counter(one.status for one in result.run.outcomes)))
     for one in result.run.outcomes:

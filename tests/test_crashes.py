@@ -20,9 +20,9 @@ from worker_run import Recorder, outcomes, run
 from microbench.archive import schema, store
 from microbench.archive.runfile import ResultLostError
 from microbench.core.errors import ExitCode, MicrobenchError
+from microbench.core.model import Settings
 from microbench.session import session, supervisor
-from microbench.session.events import CaseDone, CaseStarted, Event, RunEnded
-from microbench.session.messages import Busy, Job, Message, Waiting
+from microbench.session.messages import Busy, CaseDone, CaseStarted, Event, Job, Message, RunEnded, Waiting
 from microbench.session.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
 from microbench.session.request import Intent, RunRequest
 from microbench.session.session import NothingMeasuredError, Seams, execute
@@ -175,7 +175,7 @@ def test_a_worker_that_cannot_be_killed_ends_the_run(spared: list[int], tmp_path
     patience = Patience(silent_s=2, busy_s=60, leave_s=60, killed_s=0.2)
     seams = Seams("worker_benchmarks", "worker_backend", patience, kill=lambda pid, _: spared.append(pid))
     path = tmp_path / "run.json"
-    request = RunRequest(("wild",), overrides={"how": ("nothing", "hang", "print")}, out=path)
+    request = RunRequest(Settings(select=("wild",), overrides={"how": ("nothing", "hang", "print")}), out=path)
     cause, next_step = _stopped(request, seams)
     assert str(spared[-1]) in cause
     assert str(path) in next_step
@@ -266,8 +266,9 @@ def test_a_killed_parent_leaves_a_readable_run_and_no_worker(tmp_path: Path) -> 
     path = tmp_path / "run.json"
     program = f"""
 from pathlib import Path
+from microbench.core.model import Settings
 from microbench.session.session import RunRequest, Seams, execute
-request = RunRequest(('wild',), overrides={{'how': ('nothing', 'hang')}}, out=Path({str(path)!r}))
+request = RunRequest(Settings(select=('wild',), overrides={{'how': ('nothing', 'hang')}}), out=Path({str(path)!r}))
 execute(request, lambda event: print(event, flush=True), Seams('worker_benchmarks', 'worker_backend'))
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

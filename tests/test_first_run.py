@@ -22,12 +22,12 @@ from microbench.cli.check import NEEDED
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
-from microbench.core.model import Measurement, Run
+from microbench.core.model import Measurement, Run, Settings
 from microbench.gpu.fake.environment import COSTS_VARIABLE
 from microbench.report.terminal.progress import LiveProgress
 from microbench.report.terminal.terminal import QuietConsole
 from microbench.session import session, supervisor
-from microbench.session.events import Listener
+from microbench.session.messages import Listener
 from microbench.session.request import RunRequest
 from microbench.session.session import execute
 
@@ -56,7 +56,7 @@ def test_the_core_has_what_the_screen_and_predictions_rest_on() -> None:
 @pytest.mark.slow
 def test_a_run_without_time_measures_the_whole_core_and_predicts(data: Path) -> None:
     """The budget of one second is over before the first case; later processes are prepared as on a large machine."""
-    result = execute(RunRequest(device="fake", time_limit_s=1.0))
+    result = execute(RunRequest(Settings(device="fake", time_limit_s=1.0)))
     outcomes = {outcome.case.id: outcome for outcome in result.run.outcomes}
     for benchmark in discover().values():
         for case_id in benchmark.core_ids & set(outcomes):
@@ -75,7 +75,7 @@ def test_a_run_without_time_measures_the_whole_core_and_predicts(data: Path) -> 
 def test_processes_that_are_prepared_measure_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "MOST_SIDE_BY_SIDE", 2)
     names = ("gemm_throughput", "launch_layers", "graph_lifecycle")
-    result = execute(RunRequest(select=names, preset="quick", device="fake"))
+    result = execute(RunRequest(Settings("quick", names, device="fake")))
     assert result.exit_code == ExitCode.MEASURED
     measured = {outcome.case.benchmark for outcome in result.run.outcomes if outcome.status == "ok"}
     assert measured == set(names)
@@ -124,7 +124,7 @@ def measured(rate: float) -> session.RunResult:
     """What `check link` measures where the link has that rate."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(COSTS_VARIABLE, f'{{"link_bytes_per_s": {rate}}}')
-        return execute(RunRequest(NEEDED["link"], "quick", device="fake"))
+        return execute(RunRequest(Settings("quick", NEEDED["link"], device="fake")))
 
 
 def checked(rates: list[float], monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, str, int]:

@@ -14,7 +14,7 @@ from microbench.archive import schema, store
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Environment, GpuInfo, Settings
 from microbench.session import plan, session
-from microbench.session.events import CaseDone
+from microbench.session.messages import CaseDone
 
 pytestmark = pytest.mark.usefixtures("data")
 

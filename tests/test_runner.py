@@ -11,16 +11,29 @@ from worker_run import Recorder, fact, only, outcomes, run
 
 from microbench.archive import store
 from microbench.core.errors import DeviceAbsentError, ExitCode
-from microbench.core.model import Environment, Floors
+from microbench.core.model import Environment, Floors, Settings
 from microbench.session import supervisor
 from microbench.session.budget import Budget
-from microbench.session.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
-from microbench.session.messages import EnvironmentFound, FloorsFound, Job, Message, Order, Ready, Refused, Waiting
+from microbench.session.messages import (
+    CaseStarted,
+    CaseTick,
+    EnvironmentFound,
+    FloorsFound,
+    Job,
+    Message,
+    Order,
+    PlanMade,
+    Probed,
+    Ready,
+    Refused,
+    RunEnded,
+    Waiting,
+)
 from microbench.session.plan import Process
-from microbench.session.process import WorkerProcess, WorkerSilentError
+from microbench.session.process import Seams, WorkerProcess, WorkerSilentError
 from microbench.session.request import RunRequest
 from microbench.session.session import execute
-from microbench.session.supervisor import Seams, Workers
+from microbench.session.supervisor import Workers
 
 pytestmark = pytest.mark.usefixtures("data")
 
@@ -262,7 +275,7 @@ def test_a_gpu_that_cannot_be_opened_is_tried_once() -> None:
 
 def test_a_benchmark_of_each_suite_runs_on_the_simulated_gpu() -> None:
     names = ("host_timer", "launch_cost", "graph_update", "link_state", "memory_copy", "tensor_ceiling")
-    result = execute(RunRequest(names, preset="quick", device="fake", time_limit_s=600))
+    result = execute(RunRequest(Settings("quick", names, device="fake", time_limit_s=600)))
     assert result.run.simulated
     wrong = [(outcome.case.id, outcome.reason) for outcome in result.run.outcomes if outcome.status != "ok"]
     assert wrong == []

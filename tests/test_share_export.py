@@ -115,7 +115,7 @@ def validator() -> Any:
 
 def test_the_published_schema_is_up_to_date() -> None:
     outdated = "the schema changed: microbench export --schema > docs/run.schema.json"
-    assert PUBLISHED.read_bytes() == schema.encoded() == call("export", "--schema").stdout_bytes, outdated
+    assert PUBLISHED.read_bytes() == call("export", "--schema").stdout_bytes, outdated
     parts = schema.run_schema()["$defs"]
     assert len(parts) > 15
     assert all(part["description"].strip() and "``" not in part["description"] for part in parts.values())

@@ -31,7 +31,7 @@ from microbench.cli.app import app
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Run
 from microbench.session import doctor, session
-from microbench.session.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
+from microbench.session.messages import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
 
 WIDTHS = (80, 120)
 # Scenes that are kept at 120 columns too: they hold what a wider page shows more of.
@@ -333,9 +333,9 @@ def test_an_error_is_a_line_of_cause_and_one_of_what_to_do(folder: Path, monkeyp
     known = session.execute
 
     def absent(request: session.RunRequest, listener: object, *others: object) -> session.RunResult:
-        if request.device is None:
+        if request.settings.device is None:
             return known(request, listener)  # type: ignore[arg-type]
-        raise DeviceAbsentError(f"there is no device {request.device}", "see `microbench doctor`")
+        raise DeviceAbsentError(f"there is no device {request.settings.device}", "see `microbench doctor`")
 
     monkeypatch.setattr(session, "execute", absent)
     before, told = sorted(folder.rglob("*")), []

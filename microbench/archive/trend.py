@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from microbench.analysis.stats import Interval, Row, Trust, rows
+from microbench.analysis.stats import Row, rows
 from microbench.archive import store
 from microbench.archive.damage import DAMAGED
 from microbench.core.errors import RunUnreadableError, UsageError, nearest
@@ -20,22 +20,14 @@ SMALLEST, LARGEST = 1e-300, 1e300
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One case in one session of a run, over its rounds. ``device`` names the GPU or CPU, ``uuid`` is None without a
-    GPU; ``started_at`` is the session's start, UTC in ISO 8601. ``version`` is the benchmark's, ``unit`` the
-    metric's. ``within_process`` says that the interval holds within one process only."""
+    """One case in one session of a run. ``device`` names the GPU or CPU; ``started_at`` is the session's start, UTC in
+    ISO 8601. ``version`` is the benchmark's."""
 
     run: str
     started_at: str
     version: int
-    case_id: str
-    params: dict[str, Param]
-    unit: str
-    interval: Interval
-    trust: Trust
-    rounds: int
+    row: Row
     device: str
-    within_process: bool = False
-    uuid: str | None = None
     simulated: bool = False
 
 
@@ -95,21 +87,8 @@ def _point(run: Run, row: Row, version: int, name: str) -> Point:
     largest = max(map(abs, (interval.median, interval.low, interval.high)))
     if not largest < LARGEST or 0 < abs(interval.median) < SMALLEST:
         raise ValueError(f"{row.case_id} {row.metric.name} is {interval.median}")
-    return Point(
-        run=name,
-        started_at=session.started_at,
-        version=version,
-        case_id=row.case_id,
-        params=row.params,
-        unit=row.metric.unit,
-        interval=interval,
-        trust=row.trust,
-        rounds=len(row.outcomes),
-        within_process=row.within_process,
-        device=gpu.name if gpu else str(session.environment.fact("cpu_model") or "host"),
-        uuid=gpu.uuid if gpu else None,
-        simulated=session.simulated,
-    )
+    device = gpu.name if gpu else str(session.environment.fact("cpu_model") or "host")
+    return Point(name, session.started_at, version, row, device, session.simulated)
 
 
 def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
@@ -133,10 +112,10 @@ def of_cases(known: Sequence[Point], wanted: Mapping[str, str], case_id: str | N
     chosen = [
         point
         for point in known
-        if (case_id is None or point.case_id == case_id)
-        and all(str(point.params.get(name)) == value for name, value in wanted.items())
+        if (case_id is None or point.row.case_id == case_id)
+        and all(str(point.row.params.get(name)) == value for name, value in wanted.items())
     ]
-    cases = {point.case_id for point in chosen}
+    cases = {point.row.case_id for point in chosen}
     if not cases:
         given = case_id or ",".join(f"{name}={value}" for name, value in wanted.items())
         raise UsageError(f"no recorded case is {plain(given, 100)}", f"its axes: {_axes(known)}")
@@ -149,7 +128,7 @@ def _axes(points: Iterable[Point]) -> str:
     """The axes that have several values, with the first of these."""
     values: dict[str, dict[Param, None]] = {}
     for point in points:
-        for name, value in point.params.items():
+        for name, value in point.row.params.items():
             values.setdefault(name, {})[value] = None
     words = (
         f"{name} ({', '.join(map(str, list(seen)[:VALUES_NAMED]))}{', …' if len(seen) > VALUES_NAMED else ''})"
@@ -163,11 +142,11 @@ def by_series(points: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
     """The points by device and case, each series in their order. GPUs of one name are told apart by UUID."""
     names: dict[str, set[str | None]] = {}
     for point in points:
-        names.setdefault(point.device, set()).add(point.uuid)
+        names.setdefault(point.device, set()).add(point.row.device)
     series: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         device = point.device
-        if len(names[device]) > 1 and point.uuid:
-            device += f" {point.uuid[:12]}"
-        series.setdefault((device, point.case_id), []).append(point)
+        if len(names[device]) > 1 and point.row.device:
+            device += f" {point.row.device[:12]}"
+        series.setdefault((device, point.row.case_id), []).append(point)
     return series

@@ -44,6 +44,7 @@ def check(
     the measurements lie on both sides of the limit: 90 % of the link's ceiling, 88 % of the memory's (reads), 80 % of
     the tensor cores' at their clock.
     """
+    from microbench.core.model import Settings
     from microbench.report.terminal import terminal
     from microbench.session.request import RunRequest
     from microbench.session.session import execute
@@ -56,7 +57,8 @@ def check(
         with progress() as listener:
             into = None
             for _ in range(MEASUREMENTS):
-                result = execute(RunRequest(NEEDED[what], "quick", device=device, into=into), listener)
+                settings = Settings("quick", NEEDED[what], device=device)
+                result = execute(RunRequest(settings, into=into), listener)
                 recorded, into = result.run, str(result.path)
                 _judge(what, recorded, verdicts)
                 clear = (

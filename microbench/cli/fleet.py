@@ -21,7 +21,7 @@ from microbench.cli.output import command, draw, tell, tell_error
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.core.options import REQUIRED, option
 from microbench.core.units import counted, plain, typed_time, wall
-from microbench.library.options import NAMES, overrides_of
+from microbench.library.options import NAMES, overrides_of, preset_of
 
 if TYPE_CHECKING:
     from microbench.fleet.campaign import Campaign, Options, Task
@@ -61,9 +61,9 @@ def run(
 
     from microbench.fleet import campaign as records
 
-    where = _where(given)
+    where, asked = _given(given)
     if resume is None:
-        campaign = _new(names, _asked(given), where)
+        campaign = _new(names, asked, where)
     else:
         measures = (*names, given.quick, given.full, given.overrides, given.device)
         if any(measures) or given.rounds != 1 or given.time_limit is not None:
@@ -93,7 +93,7 @@ def watch(
     every_s = typed_time(every, LONGEST_EVERY_S, "90s, 30min, 6h, 1d")
     if every_s < 1:
         raise UsageError(f"--every {plain(every, 40)} is less than a second", "--every 6h")
-    where, asked = _where(given), _asked(given)
+    where, asked = _given(given)
     first_ns, every_ns = time.time_ns(), round(every_s * 1e9)
     worst = ExitCode.MEASURED
     for number in range(1, times + 1) if times is not None else count(1):
@@ -119,27 +119,17 @@ def watch(
     return worst
 
 
-def _where(given: CampaignOptions) -> Where:
-    """Where the nodes are. Raises UsageError, also for wrong labels."""
-    from microbench.fleet.campaign import parsed_labels
+def _given(given: CampaignOptions) -> tuple[Where, Options]:
+    """Where the nodes are, and the options that every task gets. Raises UsageError, also for wrong labels."""
+    from microbench.fleet.campaign import USUAL_LIMIT_S, Options, parsed_labels
     from microbench.fleet.clusters import Where, check
 
     hosts = tuple(dict.fromkeys(host.strip() for host in (given.ssh or "").split(",") if host.strip()))
     where = Where(given.local, given.scheduler, hosts, given.slurm)
     check(where)
     parsed_labels(list(given.label))
-    return where
-
-
-def _asked(given: CampaignOptions) -> Options:
-    """The options that every task gets. Raises UsageError."""
-    from microbench.fleet.campaign import USUAL_LIMIT_S, Options
-
-    if given.quick and given.full:
-        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
-    preset = "quick" if given.quick else "full" if given.full else "default"
-    limit_s = USUAL_LIMIT_S if given.limit is None else given.limit
-    return Options(preset, given.overrides, given.device, given.rounds, given.time_limit, limit_s)
+    preset, limit_s = preset_of(given.quick, given.full), USUAL_LIMIT_S if given.limit is None else given.limit
+    return where, Options(preset, given.overrides, given.device, given.rounds, given.time_limit, limit_s)
 
 
 def _new(names: Sequence[str], asked: Options, where: Where) -> Campaign:
@@ -157,17 +147,18 @@ def _carry_out(
     Raises MicrobenchError if it cannot start or go on; what came back is in the store all the same.
     """
     from microbench.core.bench import discover
+    from microbench.core.model import Settings
     from microbench.fleet import campaign as records
     from microbench.fleet.clusters import connected
     from microbench.fleet.engine import Engine
     from microbench.session.request import RunRequest, examine
 
     asked = campaign.options
-    request = RunRequest(
-        tuple(campaign.selection), asked.preset, overrides_of(asked.overrides), asked.device, asked.rounds,
+    settings = Settings(
+        asked.preset, tuple(campaign.selection), overrides_of(asked.overrides), asked.device, asked.rounds,
         asked.time_limit_s,
     )  # fmt: skip
-    intent = examine(request, discover(), datetime.now(UTC))
+    intent = examine(RunRequest(settings), discover(), datetime.now(UTC))
     needs_gpu = any(chosen.benchmark.gpus != 0 for chosen in intent.selected)
     labels = records.parsed_labels(list(given.label))
     node_labels = records.read_labels(given.labels) if given.labels is not None else {}

@@ -31,8 +31,8 @@ from microbench.core.units import plain, wall
 from microbench.core.version import __version__
 from microbench.fleet.campaign import Ended
 from microbench.session.plan import Process
-from microbench.session.process import Patience
-from microbench.session.supervisor import Seams, Workers
+from microbench.session.process import Patience, Seams
+from microbench.session.supervisor import Workers
 
 FAKE = "fake"
 # After SIGINT a run finishes its file; then everything that it started is killed.

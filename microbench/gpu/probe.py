@@ -51,5 +51,4 @@ def packages() -> dict[str, str]:
 
 def facts_near(gpu: GpuInfo | None) -> tuple[Fact, ...]:
     """The host's facts for a run near that GPU."""
-    cores = find_cores(gpu.numa_node if gpu else None)
-    return host_facts(allowed=cores.allowed, plan=cores.plan)
+    return host_facts(cores=find_cores(gpu.numa_node if gpu else None))

@@ -11,9 +11,8 @@ from microbench.comparison.compare import BETTER, COUNTED, WORSE, Comparison, co
 from microbench.comparison.words import Side as ComparedSide
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.diagnosis.changed import Changed, side
 from microbench.diagnosis.changed import Side as Recording
-from microbench.diagnosis.changed import compare as changes
+from microbench.diagnosis.changed import side
 from microbench.diagnosis.counts import are_counts, read_counts
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.window import between
@@ -198,11 +197,6 @@ def is_file_of_counts(path: Path) -> bool:
     with suppress(OSError), path.open("rb") as file:
         return are_counts(file.read(HEAD_BYTES))
     return False
-
-
-def changed(before: Path, after: Path, **options: Any) -> Changed:
-    """What changed from one recording of a program to another; each is a trace or a file of counts."""
-    return changes(recorded_side(before, **options), recorded_side(after, **options))
 
 
 def files_of(named: Sequence[Path]) -> list[Path]:

@@ -55,10 +55,14 @@ def make_graph(
             copy = Path(name) / file.name
             copy.write_text(found.text, encoding="utf-8")
             (Path(name) / HELPER).write_text(found.helper, encoding="utf-8")
-            moved = (_moved(what, file, copy), _moved(setup, file, copy), _moved(inputs, file, copy))
+            named = [(text, target(text) if text else None) for text in (what, setup, inputs)]
+            moved = [  # functions of the file are those of its copy
+                f"{copy}::{one.name}" if one and one.kind == "file" and Path(one.place).resolve() == file else text
+                for text, one in named
+            ]
             progress("the changed file")
             source = file.read_text(encoding="utf-8") if found.parts else ""
-            asked = Asked(*moved, dict(axes or {}), False, found.parts, source)
+            asked = Asked(moved[0], moved[1], moved[2], dict(axes or {}), False, found.parts, source)
             return _report(asked, limit_s, progress, file.parent)
 
     found = changed(report.also)
@@ -69,14 +73,6 @@ def make_graph(
         found = changed(again.also) or found
         again = proved(found)
     return Made(what, report, found, again)
-
-
-def _moved(text: str, file: Path, copy: Path) -> str:
-    """The same function in the copy of its file."""
-    wanted = target(text) if text else None
-    if wanted is None or wanted.kind != "file" or Path(wanted.place).resolve() != file:
-        return text
-    return f"{copy}::{wanted.name}"
 
 
 def _report(asked: Asked, limit_s: float, progress: Callable[[str], None], folder: Path | None = None) -> Report:

@@ -13,9 +13,9 @@ from microbench.core.units import plain, typed_time
 LONGEST_LIMIT_S = 86400.0
 
 
-def _values(texts: Iterable[str], name: str, form: str, example: str) -> dict[str, tuple[str, ...]]:
+def _values(texts: Iterable[str], name: str, form: str, example: str) -> dict[str, tuple[Param, ...]]:
     """The values of each axis from ``axis=value[,value]`` as given to an option; one given twice gets all of them."""
-    values: dict[str, tuple[str, ...]] = {}
+    values: dict[str, tuple[Param, ...]] = {}
     for text in texts:
         axis, equals, listed = text.partition("=")
         several = tuple(value.strip() for value in listed.split(","))
@@ -25,14 +25,21 @@ def _values(texts: Iterable[str], name: str, form: str, example: str) -> dict[st
     return values
 
 
-def overrides_of(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def overrides_of(texts: Iterable[str]) -> dict[str, tuple[Param, ...]]:
     """The values of each axis as given to --set. Raises UsageError."""
     return _values(texts, "--set", "axis=value[,value]", "duration_ns=1000,5000")
 
 
-def own_axes(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def own_axes(texts: Iterable[str]) -> dict[str, tuple[Param, ...]]:
     """The values of each axis as given to --axis. Raises UsageError."""
     return _values(texts, "--axis", "NAME=VALUE[,VALUE]", "batch=1,8,64")
+
+
+def preset_of(quick: bool, full: bool) -> str:
+    """The preset that --quick and --full choose. Raises UsageError for both."""
+    if quick and full:
+        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
+    return "quick" if quick else "full" if full else "default"
 
 
 # Options of several commands.

@@ -31,7 +31,7 @@ from microbench.library.answers import LIMITS
 from microbench.library.options import OwnOptions, RunOptions
 from microbench.library.runs import KERNEL, STEP, consistent, measured
 from microbench.library.verdicts import as_json, compared_figure
-from microbench.session.events import Listener
+from microbench.session.messages import Listener
 from microbench.session.plan import select
 from microbench.session.process import Patience
 from microbench.session.request import MOST_ROUNDS

@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -187,12 +187,8 @@ def columns(trace: Trace, table: Table) -> dict[str, Any]:
     return found
 
 
-def handler(folder: str | Path, step: str | None) -> Callable[[Any], None]:
-    """A function that saves the trace of a torch.profiler into a folder, and shows its diagnosis."""
-    return partial(_handle, Path(folder), step)  # which another process may get
-
-
-def _handle(folder: Path, step: str | None, profiler: Any) -> None:
+def handle(folder: Path, step: str | None, profiler: Any) -> None:
+    """Save the trace of a torch.profiler to a new file in a folder, and show its diagnosis."""
     folder.mkdir(parents=True, exist_ok=True)
     names = (folder / f"trace-{os.getpid()}-{number}.json" for number in count(1))
     path = next(path for path in names if not path.exists())

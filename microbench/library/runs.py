@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from microbench.core.model import Run
     from microbench.library.options import RunOptions
     from microbench.report.document import Report, Screen
-    from microbench.session.events import Listener
+    from microbench.session.messages import Listener
     from microbench.session.session import RunResult
 
 # The bundled run of one GPU with every suite.
@@ -195,26 +195,20 @@ def measured(
     Raises UsageError for a wrong argument and what ``execute`` raises.
     """
     from microbench.archive import remarks
+    from microbench.core.model import Settings
+    from microbench.library.options import preset_of
     from microbench.session.process import Patience
     from microbench.session.request import RunRequest
     from microbench.session.session import Seams, execute
 
     label = remarks.checked(asked.label) if asked.label is not None else None
-    if asked.quick and asked.full:
-        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
+    preset = preset_of(asked.quick, asked.full)
     if asked.to_compare and asked.rounds != 1:
         raise UsageError("--to-compare and --rounds cannot be combined", "give one of them")
-    request = RunRequest(
-        select=tuple(asked.names),
-        preset="quick" if asked.quick else "full" if asked.full else "default",
-        overrides=asked.axes,
-        device=asked.device,
-        rounds=ROUNDS_TO_COMPARE if asked.to_compare else asked.rounds,
-        time_limit_s=asked.time_limit_s,
-        out=asked.out,
-        into=asked.into,
-        resume=asked.resume,
-    )
+    axes = {axis: tuple(values) for axis, values in asked.axes.items()}
+    rounds = ROUNDS_TO_COMPARE if asked.to_compare else asked.rounds
+    settings = Settings(preset, tuple(asked.names), axes, asked.device, rounds, asked.time_limit_s)
+    request = RunRequest(settings, asked.out, asked.into, asked.resume)
     if asked.resume is not None:
         from microbench.core.bench import Axis, discover
 

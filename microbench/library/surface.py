@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from microbench.library.results import RecordedRun
     from microbench.library.verdicts import ComparedRuns, DiagnosedTraces, PredictedStep
     from microbench.model.workload import Workload
-    from microbench.session.events import Event, Listener
+    from microbench.session.messages import Event, Listener
     from microbench.session.session import RunResult
 
 Value = int | str
@@ -165,7 +165,7 @@ def _formula(value: Value | Sequence[Value] | None) -> str | None:
 
 def _listener(progress: Callable[[int, int, str], None] | None) -> Listener:
     """A listener of a run's events that counts the cases for ``progress``."""
-    from microbench.session.events import CaseDone, PlanMade
+    from microbench.session.messages import CaseDone, PlanMade
 
     done = total = 0
 
@@ -301,9 +301,11 @@ def trace_handler(folder: str | Path = "traces", *, step: str | None = None) -> 
     It saves each trace to a new file in ``folder`` and shows its diagnosis on standard error. ``step`` is as in
     ``diagnose``. A trace that cannot be diagnosed says why, and the program goes on.
     """
-    from microbench.library.recordings import handler
+    from functools import partial
 
-    return handler(folder, step)
+    from microbench.library.recordings import handle
+
+    return partial(handle, Path(folder), step)  # which another process may get
 
 
 def lightning_callback(*, steps: int = 20, after: int = 10, path: str | Path | None = None) -> Any:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
 import msgspec
@@ -44,6 +44,17 @@ class Patience:
     def of(cls, silent_s: float | None) -> Self:
         """The usual waits, or those of a case that gives no sign of life for so long at the most."""
         return cls(silent_s=silent_s, busy_s=silent_s) if silent_s else cls()
+
+
+@dataclass(frozen=True)
+class Seams:
+    """The parts of a run that tests replace. ``benchmarks`` names the package of benchmarks, ``backend`` the module
+    that opens devices; ``kill`` sends a signal to a process group."""
+
+    benchmarks: str = "microbench.benchmarks"
+    backend: str = "microbench.gpu.open"
+    patience: Patience = field(default_factory=Patience)
+    kill: Callable[[int, int], None] = os.killpg
 
 
 class WorkerCrashedError(Exception):

@@ -24,10 +24,11 @@ from microbench.core.model import Environment, Outcome, Run, Session, Settings
 from microbench.core.units import plain
 from microbench.core.version import __version__
 from microbench.session.budget import LIMITS_S, Budget
-from microbench.session.events import CaseDone, Event, Listener, NotLocked, RunEnded, RunStatus
+from microbench.session.messages import CaseDone, Event, Listener, NotLocked, RunEnded, RunStatus
 from microbench.session.plan import Plan, PlannedCase, Process, Selected, make_plan
+from microbench.session.process import Seams
 from microbench.session.request import Intent, RunRequest, current, examine
-from microbench.session.supervisor import Machine, Seams, Workers
+from microbench.session.supervisor import Machine, Workers
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "Side", "execute", "measure_in_turn"]
 

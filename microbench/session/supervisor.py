@@ -12,12 +12,12 @@ from typing import Literal
 from microbench.core.errors import DeviceAbsentError, MicrobenchError, UsageError
 from microbench.core.model import Environment, Floors, Outcome
 from microbench.host.affinity import find_cores, pinned
+from microbench.session import messages
 from microbench.session.budget import Budget
-from microbench.session.events import CaseStarted, CaseTick, Listener, PlanMade, Probed
-from microbench.session.messages import Done, EnvironmentFound, FloorsFound, Job, Order, Ready, Refused, Tick, Waiting
+from microbench.session.messages import Listener
 from microbench.session.plan import FAKE, Plan, PlannedCase, Process
 from microbench.session.process import (
-    Patience,
+    Seams,
     UnkillableWorkerError,
     WorkerCrashedError,
     WorkerProcess,
@@ -30,17 +30,6 @@ LOOK_CLOSER = "see `microbench doctor`"
 Machine = tuple[Environment, Floors]
 FAILURES_ALLOWED = 3
 OUT_OF_TIME = "time budget"
-
-
-@dataclass(frozen=True)
-class Seams:
-    """The parts of a run that tests replace. ``benchmarks`` names the package of benchmarks, ``backend`` the module
-    that opens devices; ``kill`` sends a signal to a process group."""
-
-    benchmarks: str = "microbench.benchmarks"
-    backend: str = "microbench.gpu.open"
-    patience: Patience = field(default_factory=Patience)
-    kill: Callable[[int, int], None] = os.killpg
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,7 @@ class Workers:
         """A worker for the process. With ``packages`` it imports them and then waits."""
         environment, floors = machine or (Environment(), Floors())
         nodes = {gpu.uuid: gpu.numa_node for gpu in environment.gpus}
-        job = Job(
+        job = messages.Job(
             seam=process.seam,
             device=process.device,
             benchmarks=self.seams.benchmarks,
@@ -81,12 +70,12 @@ class Workers:
         environment, floors, reason = None, Floors(), ""
         worker = self.start(process)
         try:
-            while not isinstance(message := worker.receive(wait_s), Ready):
-                if isinstance(message, EnvironmentFound):
+            while not isinstance(message := worker.receive(wait_s), messages.Ready):
+                if isinstance(message, messages.EnvironmentFound):
                     environment = message.environment
-                elif isinstance(message, FloorsFound):
+                elif isinstance(message, messages.FloorsFound):
                     floors = message.floors
-                elif isinstance(message, Refused):
+                elif isinstance(message, messages.Refused):
                     for error in (DeviceAbsentError, UsageError):
                         if message.exit_code == error.exit_code:
                             raise error(message.reason, message.next_step)
@@ -103,7 +92,7 @@ class Workers:
         if process.device is not None and not environment.gpus:
             cause = f"{process.device} is not here: {environment.no_gpu_reason or 'no GPU'}"
             raise DeviceAbsentError(cause, environment.no_gpu_next_step or LOOK_CLOSER)
-        self.listener(Probed(environment))
+        self.listener(messages.Probed(environment))
         return environment, floors
 
     def measure(
@@ -112,33 +101,25 @@ class Workers:
         """Have the cases measured in their order; ``machines`` has that of each side."""
         suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
         core = sum(planned.core for planned in plan.cases)
-        self.listener(PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
+        self.listener(messages.PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
         for outcome in plan.skipped:
             record(outcome)
 
-        def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
-            return self.start(process, machines[process.side], packages)
-
-        side_by_side = min(MOST_SIDE_BY_SIDE, len(self.allowed_cpus))
         near_node = next((gpu.numa_node for environment, _ in machines for gpu in environment.gpus), None)
-        with pinned(find_cores(near_node).plan.parent_cores):
-            Supervisor(start, budget, session, record, self.listener, side_by_side).run(plan.cases)
+        with pinned(find_cores(near_node).parent_cores):
+            Supervisor(self, machines, budget, session, record).run(plan.cases)
 
 
 @dataclass
 class Supervisor:
-    """Runs the cases of one session.
+    """Runs the cases of one session; ``machines`` has that of each side. ``record`` saves and shows an outcome."""
 
-    ``start`` starts a worker; with packages it imports them and then waits. ``record`` saves and shows an outcome.
-    ``side_by_side`` is how many workers may import at the same time.
-    """
-
-    start: Callable[[Process, tuple[str, ...] | None], WorkerProcess]
+    workers: Workers
+    machines: Sequence[Machine]
     budget: Budget
     session: int
     record: Callable[[Outcome], None]
-    listener: Listener
-    side_by_side: int = 1
+    _side_by_side: int = 0  # the most workers that import at the same time
     _waiting: dict[Process, WorkerProcess] = field(default_factory=dict)
     _import_s: float = 0.0  # the wait for the last imports, divided by the number of workers
     _worker: WorkerProcess | None = None
@@ -152,6 +133,7 @@ class Supervisor:
         Raises UnkillableWorkerError after recording its case, and whatever ``record`` raises. No worker is left
         running.
         """
+        self._side_by_side = min(MOST_SIDE_BY_SIDE, len(self.workers.allowed_cpus))
         try:
             for index in range(len(cases)):
                 self.record(self._outcome(index, cases))
@@ -174,7 +156,8 @@ class Supervisor:
         seconds = self.budget.seconds(index, running=running)
         if seconds is None:
             return self._unmeasured(planned, "skipped", OUT_OF_TIME)
-        self.listener(CaseStarted(planned.case.id, index, len(cases), planned.benchmark.suite, planned.round))
+        case_id, suite = planned.case.id, planned.benchmark.suite
+        self.workers.listener(messages.CaseStarted(case_id, index, len(cases), suite, planned.round))
         began_s = time.monotonic()
         try:
             outcome = self._measure(planned, seconds, cases[index:])
@@ -200,13 +183,14 @@ class Supervisor:
                     self._refused[planned.process] = refused.reason
                 return self._unmeasured(planned, refused.status, refused.reason)
         assert self._worker is not None
-        self._worker.order(Order(planned.case, self.session, planned.round, planned.device, seconds))
-        while not isinstance(message := self._worker.receive(self.budget.wait_s), Done):
-            if isinstance(message, Tick):
+        self._worker.order(messages.Order(planned.case, self.session, planned.round, planned.device, seconds))
+        while not isinstance(message := self._worker.receive(self.budget.wait_s), messages.Done):
+            if isinstance(message, messages.Tick):
                 metric = next((metric for metric in planned.benchmark.metrics if metric.name == message.metric), None)
                 if metric is not None:  # a benchmark may sample what it does not report
                     unit = "s" if metric.kind == "rate" else metric.unit
-                    self.listener(CaseTick(planned.case.id, metric.name, unit, message.n, message.value))
+                    tick = messages.CaseTick(planned.case.id, metric.name, unit, message.n, message.value)
+                    self.workers.listener(tick)
         outcome = message.outcome
         if (outcome.case, outcome.round, outcome.device) != (planned.case, planned.round, planned.device):
             raise WorkerCrashedError(f"the worker sent the outcome of {outcome.case.id}")
@@ -214,7 +198,7 @@ class Supervisor:
             self.budget.learn_case(planned, seconds, outcome.wall_s)
         return outcome
 
-    def _start_worker(self, process: Process, coming: Sequence[PlannedCase]) -> Refused | None:
+    def _start_worker(self, process: Process, coming: Sequence[PlannedCase]) -> messages.Refused | None:
         """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it refuses.
 
         The old worker exits while the new one opens its device.
@@ -223,19 +207,19 @@ class Supervisor:
         if before is not None:
             before.leave()
         try:
-            if process.seam == "gpu" and process not in self._waiting and self.side_by_side > 1:
+            if process.seam == "gpu" and process not in self._waiting and self._side_by_side > 1:
                 self._import_next(self.budget.reached(coming))
             waited = self._waiting.pop(process, None)
             import_s = self._import_s if waited is not None else 0.0
             if waited is not None:
                 waited.go()
-            self._worker = waited or self.start(process, None)
+            self._worker = waited or self._start(process)
             try:
                 refused = self._refusal()
             except WorkerCrashedError:  # it may have died while it waited, for lack of memory: try a new one
                 if waited is None:
                     raise
-                self._worker = self.start(process, None)
+                self._worker = self._start(process)
                 refused = self._refusal()
         finally:
             if before is not None:
@@ -244,12 +228,15 @@ class Supervisor:
             self.budget.learn_start(time.monotonic() - self._worker.began_s + import_s)
         return refused
 
-    def _refusal(self) -> Refused | None:
+    def _start(self, process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
+        return self.workers.start(process, self.machines[process.side], packages)
+
+    def _refusal(self) -> messages.Refused | None:
         """Wait until the worker is ready, or close it and return its refusal. A hung process is not tried again."""
         assert self._worker is not None and self._process is not None
         try:
-            while not isinstance(message := self._worker.receive(self.budget.wait_s), Ready):
-                if isinstance(message, Refused):
+            while not isinstance(message := self._worker.receive(self.budget.wait_s), messages.Ready):
+                if isinstance(message, messages.Refused):
                     self._close_worker()
                     return message
         except WorkerSilentError as silence:
@@ -269,21 +256,21 @@ class Supervisor:
                 separate = process.own and process.device != FAKE
                 needed = [one.benchmark.needs(one.case.params) for one in planned if separate]
                 packages[process] = tuple(dict.fromkeys(package.name for package in needed if package is not None))
-            if len(packages) == self.side_by_side:
+            if len(packages) == self._side_by_side:
                 break
         for process in self._waiting.keys() - packages.keys():  # its cases were skipped
             self._waiting.pop(process).end()
         began_s, new = time.monotonic(), [process for process in packages if process not in self._waiting]
         try:
             for process in new:
-                self._waiting[process] = self.start(process, packages[process])
+                self._waiting[process] = self._start(process, packages[process])
             for process in new:
-                while not isinstance(self._waiting[process].receive(self.budget.wait_s), Waiting):
+                while not isinstance(self._waiting[process].receive(self.budget.wait_s), messages.Waiting):
                     pass
         except UnkillableWorkerError:
             raise
         except (MicrobenchError, WorkerCrashedError, WorkerSilentError):
-            self.side_by_side = 1
+            self._side_by_side = 1
             while self._waiting:
                 self._waiting.popitem()[1].end()
         self._import_s = (time.monotonic() - began_s) / max(len(new), 1)

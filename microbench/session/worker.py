@@ -168,7 +168,7 @@ def serve(job: messages.Job, orders: Iterable[bytes], send: Send) -> None:
         return
     benchmarks, device = opened
     if job.seam != "cold":  # cold starts are measured unpinned, as in any program
-        pin((find_cores(job.near_node).plan.worker_core,))  # after opening, so that the driver's threads stay unpinned
+        pin((find_cores(job.near_node).worker_core,))  # after opening, so that the driver's threads stay unpinned
     send(messages.Ready())
     for line in orders:
         order = msgspec.json.decode(line, type=messages.Order)

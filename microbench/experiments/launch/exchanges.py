@@ -63,7 +63,7 @@ def real_start_stamps(case: Case, count: int) -> IntArray:
     synchronize, clock = entry_point("cuStreamSynchronize"), c_address("clock_gettime")
     out: IntArray = np.zeros((count + 1, 4), dtype=np.int64)
     watch = partial(loops.watch_flag, flag, watched, clock, WATCH_TIMEOUT_NS, out)
-    watcher = on_cores(watch, (cores.plan.watcher_core,))
+    watcher = on_cores(watch, (cores.watcher_core,))
     code = loops.launch_and_synchronize(
         submit.address, submit.arguments, rows.stride, synchronize, submit.stream, watched, clock, out
     )

@@ -6,7 +6,7 @@ from microbench.host import affinity
 
 def real_core_interrupts(case: Case) -> int:
     """Interrupts of the core that submits, so far. Raises Skip if the kernel does not say."""
-    return affinity.core_interrupts(case.board.cores.plan.worker_core)
+    return affinity.core_interrupts(case.board.cores.worker_core)
 
 
 def preemptions(machine: Machine) -> int:

@@ -47,7 +47,7 @@ def real_second_process(case: Case) -> Fact:
     if not mps.value and case.context.attribute("COMPUTE_MODE"):
         raise Skip("the GPU's compute mode does not admit a second process")
     process = ExitStack()
-    command = [sys.executable, "-P", "-m", MODULE, case.board.info.uuid, str(cores.plan.watcher_core)]
+    command = [sys.executable, "-P", "-m", MODULE, case.board.info.uuid, str(cores.watcher_core)]
     process.enter_context(running(command))
     case.own(process.close)
     return mps

@@ -99,7 +99,7 @@ def sheet(
         ("runs", f"{len({point.run for point in points})} of the {looked_at} newest have it"),
         *([("unreadable", listed(names))] if names else []),
     ]
-    grades = {point.trust for members in drawn.values() for point in members}
+    grades = {point.row.trust for members in drawn.values() for point in members}
     suite = metric.partition("_")[0]
     runs = [_short_name(run) for run in list(dict.fromkeys(point.run for point in real or points))[-2:]]
     study = Study(metric, (_table(drawn, series, labels, table_rows),))
@@ -124,7 +124,7 @@ def _series_name(key: tuple[str, str], series: Series) -> str:
 
 
 def _summary(members: Sequence[Point]) -> str:
-    values, unit = [point.interval.median for point in _same_method(members)], members[-1].unit
+    values, unit = [point.row.value for point in _same_method(members)], members[-1].row.metric.unit
     if len(values) == 1:
         return quantity(values[0], unit)
     middle, low, high = float(np.median(values)), min(values), max(values)
@@ -136,8 +136,8 @@ def _summary(members: Sequence[Point]) -> str:
 
 def _same_method(members: Sequence[Point]) -> list[Point]:
     """The points measured by the newest one's method; others cannot be compared with it."""
-    newest = members[-1]
-    return [point for point in members if (point.version, point.unit) == (newest.version, newest.unit)]
+    methods = [(point.version, point.row.metric.unit) for point in members]
+    return [point for point, method in zip(members, methods, strict=True) if method == methods[-1]]
 
 
 def _curve(metric: str, drawn: Series, series: Series) -> Curve:
@@ -147,15 +147,15 @@ def _curve(metric: str, drawn: Series, series: Series) -> Curve:
     lines, marks = [], {}
     for tone, (key, members) in zip(TONES, drawn.items(), strict=False):
         at = [places[point.started_at, point.run] for point in members]
-        middle = tuple((x, point.interval.median) for x, point in zip(at, members, strict=True))
+        middle = tuple((x, point.row.value) for x, point in zip(at, members, strict=True))
         lines.append(Line(_series_name(key, series) if len(drawn) > 1 else "", middle, tone))
         for x, point in zip(at, members, strict=True):
-            lines.append(Line("", ((x, point.interval.low), (x, point.interval.high)), tone))
+            lines.append(Line("", ((x, point.row.interval.low), (x, point.row.interval.high)), tone))
         for before, after in pairwise(members):
             if before.version != after.version:  # figures on both sides cannot be compared
                 marks[places[after.started_at, after.run]] = f"method {after.version}"
-    unit = next(iter(drawn.values()))[0].unit
-    alone = any(point.within_process for members in drawn.values() for point in members)
+    unit = next(iter(drawn.values()))[0].row.metric.unit
+    alone = any(point.row.within_process for members in drawn.values() for point in members)
     within = f", within its process for a figure with {WITHIN}" if alone else ""
     return Curve(
         title=f"{metric} over {len(moments)} sessions",
@@ -194,12 +194,12 @@ def _y_ticks(values: Sequence[float], unit: str) -> tuple[Mark, ...]:
 
 def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) -> Table:
     """The newest points first, each with its distance from the median of its series' newest method."""
-    medians = {key: float(np.median([point.interval.median for point in _same_method(drawn[key])])) for key in drawn}
+    medians = {key: float(np.median([point.row.value for point in _same_method(drawn[key])])) for key in drawn}
     points = [(key, point) for key, members in drawn.items() for point in members]
     newest_first = sorted(points, key=lambda pair: (pair[1].started_at, pair[1].run, pair[0]), reverse=True)
     rows = []
     for key, point in newest_first[:most]:
-        value, median = point.interval.median, medians[key]
+        value, median = point.row.value, medians[key]
         against = f"{(value - median) / median * 100:+.1f} %" if median else ""
         if point not in _same_method(drawn[key]):
             against = f"method {point.version}"
@@ -207,7 +207,7 @@ def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) 
             Cell(point.started_at[:MINUTE].replace("T", " ")),
             Cell(_short_name(point.run), tone="first"),
             Cell(_series_name(key, series), tone="quiet"),
-            Cell(quantity(value, point.unit), spread_of(point), trust=point.trust),
+            Cell(quantity(value, point.row.metric.unit), spread_of(point.row), trust=point.row.trust),
             Cell(against, tone="quiet"),
             Cell(labels.get(point.run, ""), tone="strong"),
         ))  # fmt: skip
