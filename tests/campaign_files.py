@@ -205,9 +205,9 @@ class Reader:
         path = seed.choice((self.run, self.growing))
         path.write_bytes(mutated(seed, seed.choice(self.small + self.grown)))
         found = history.entries([path])
-        history.prunable([(each.path, each.head) for each in found], 0, None, NOW)
-        if found[0].head.problem:
-            raise MicrobenchError(found[0].head.problem, "")
+        history.prunable([(each.path, each.run) for each in found], 0, None, NOW)
+        if found[0].run is None:
+            raise MicrobenchError("it cannot be read", "")
 
     def toml(self, seed: random.Random) -> None:
         self.step.write_bytes(mutated(seed, seed.choice(self.steps)))

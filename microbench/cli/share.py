@@ -138,7 +138,7 @@ def prune(
     states = {path: recorded.state(path) for path in store.listing()}
     heads = [(path, recorded.head(path)) for path in states]
     for path, head in heads:
-        if head.problem:
+        if head is None:
             typer.echo(f"not deleted, because it is unreadable: {plain(path.name)}")
     going = recorded.prunable(heads, keep, age, datetime.now(UTC))
     if not going:

@@ -1,6 +1,7 @@
 """Makes the table of recorded runs (history), and the report of one metric over them (trend)."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -51,16 +52,17 @@ def table(entries: Sequence[Entry], *, title: str, more: int = 0) -> Table:
         notes.append(f"{more} older runs are not listed: --last N or --all")
     rows = []
     for entry in entries:
-        head, name, label = entry.head, _short_name(entry.path.stem), entry.remarks.label
-        if head.problem:  # `show` says why; the text would be too long for the table
+        run, name, label = entry.run, _short_name(entry.path.stem), entry.remarks.label
+        if run is None:  # `show` says why; the text would be too long for the table
             rows.append((Cell(""), Cell(name, tone="first"), Cell("unreadable", tone="problem"), Cell(""), Cell(label)))
             continue
-        devices = ", ".join(gpu if count == 1 else f"{count} × {gpu}" for gpu, count in head.devices.items())
+        gpus = Counter({gpu.uuid: gpu.name for session in run.sessions for gpu in session.gpus}.values())
+        devices = ", ".join(gpu if count == 1 else f"{count} × {gpu}" for gpu, count in gpus.items())
         rows.append((
-            Cell(head.started_at[:MINUTE].replace("T", " ")),
+            Cell(run.sessions[0].started_at[:MINUTE].replace("T", " ")),
             Cell(name, "unfinished" if entry.path.suffix == GROWING else "", tone="first"),
-            Cell(devices or "no GPU", SIMULATED if head.simulated and SIMULATED not in devices else ""),
-            Cell(" ".join(head.suites), tone="quiet"),
+            Cell(devices or "no GPU", SIMULATED if run.simulated and SIMULATED not in devices else ""),
+            Cell(" ".join(dict.fromkeys(info.suite for info in run.benchmarks)), tone="quiet"),
             Cell(label, tone="strong"),
         ))  # fmt: skip
     return Table(title, "", HISTORY_COLUMNS, tuple(rows), tuple(notes))
