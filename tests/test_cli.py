@@ -184,7 +184,7 @@ def finish(run_size: dict[str, bool], exit_code: ExitCode, path: str = "run.json
 
     def execute(request: session.RunRequest, listener: object, *others: object) -> session.RunResult:
         run = make_run(**run_size)  # type: ignore[arg-type]
-        return session.RunResult(run, Path(path), exit_code, run.sessions[-1].environment)
+        return session.RunResult(run, Path(path), exit_code)
 
     return execute
 

@@ -206,7 +206,7 @@ def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
         "warm": ("skipped", worker_backend.NO_GPU),
     }  # fmt: skip
     assert result.exit_code == ExitCode.MEASURED
-    assert result.environment.no_gpu_reason == worker_backend.NO_GPU
+    assert result.run.sessions[-1].environment.no_gpu_reason == worker_backend.NO_GPU
 
 
 def test_benchmarks_that_need_a_gpu_are_an_error_without_one_unless_another_can_be_measured(data: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_named_device_that_is_absent_is_an_error(device: str, data: Path) -> N
 def test_a_probe_that_crashes_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINY_MACHINE", "crash")
     result = run("calm")
-    assert "killed by SIGABRT" in (result.environment.no_gpu_reason or "")
+    assert "killed by SIGABRT" in (result.run.sessions[-1].environment.no_gpu_reason or "")
     assert {outcome.status for outcome in outcomes(result)} == {"ok"}
 
 

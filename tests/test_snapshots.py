@@ -170,7 +170,7 @@ def measured(run: Run) -> Callable[..., session.RunResult]:
             listener(CaseDone(one))
         listener(RunEnded(Path("run.json"), "complete"))
         Path("run.json").write_bytes(schema.encode(run))
-        return session.RunResult(run, Path("run.json"), ExitCode.MEASURED, run.sessions[-1].environment)
+        return session.RunResult(run, Path("run.json"), ExitCode.MEASURED)
 
     return execute
 

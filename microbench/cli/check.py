@@ -26,6 +26,7 @@ NEEDED: dict[Checked, tuple[str, ...]] = {
 # A measurement that is not healthy, or below this many times the limit, is repeated until there are so many.
 NEAR, MEASUREMENTS = 1.01, 3
 UNHEALTHY = ("warning", "problem")
+CODES = {"warning": ExitCode.SOME_FAILED, "problem": ExitCode.SOME_FAILED, "good": ExitCode.MEASURED}
 # A verdict's name in JSON by the exit code that it alone would give.
 NAMES = {ExitCode.MEASURED: "healthy", ExitCode.SOME_FAILED: "unhealthy", ExitCode.UNREADABLE_RUN: "none"}
 BETWEEN = "between"
@@ -72,7 +73,7 @@ def check(
         cause = f"there is no verdict on {what}: {next(reasons, 'the run lacks its figures')}"
         raise RunUnreadableError(cause, f"microbench run {' '.join(NEEDED[what])} measures what it needs")
     agreed = {gpu: in_all(several) for gpu, several in verdicts.items()}
-    codes = {gpu: _exit_code(verdict) for gpu, verdict in agreed.items()}
+    codes = {gpu: CODES.get(verdict.severity, ExitCode.UNREADABLE_RUN) for gpu, verdict in agreed.items()}
     if json:
         found = {"check": what, "run": recorded.run_id, "simulated": recorded.simulated, "gpus": [
             {
@@ -102,12 +103,6 @@ def _judge(what: Checked, run: Run, verdicts: dict[str | None, list[Finding]]) -
             for each in of_suite(group, what):
                 if each.rule == f"{what}.verdict":
                     verdicts.setdefault(group.device, []).append(each)
-
-
-def _exit_code(verdict: Finding) -> ExitCode:
-    if verdict.severity in UNHEALTHY:
-        return ExitCode.SOME_FAILED
-    return ExitCode.MEASURED if verdict.severity == "good" else ExitCode.UNREADABLE_RUN
 
 
 def in_all(several: Sequence[Finding]) -> Finding:

@@ -46,7 +46,6 @@ class RunResult:
     run: Run
     path: Path
     exit_code: errors.ExitCode
-    environment: Environment
 
 
 def execute(
@@ -87,7 +86,7 @@ def execute(
 
         if file.no_lock_reason is not None:
             hear(NotLocked(intent.path, file.no_lock_reason))
-        return _Session(intent, hear, Workers(seams, hear), file, now.isoformat(timespec="seconds")).run()
+        return _Session(intent, Workers(seams, hear), file, now.isoformat(timespec="seconds")).run()
 
 
 @dataclass
@@ -95,7 +94,6 @@ class _Session:
     """One invocation of ``execute``: passes each outcome to the file and the listener, and finishes the run."""
 
     intent: Intent
-    listener: Listener
     workers: Workers
     file: RunFile
     started_at: str
@@ -146,7 +144,7 @@ class _Session:
         exit_code = errors.ExitCode.SOME_FAILED if failed else errors.ExitCode.MEASURED
         if status == "interrupted":
             exit_code = errors.ExitCode.INTERRUPTED
-        return RunResult(run, self.file.path, exit_code, environment)
+        return RunResult(run, self.file.path, exit_code)
 
     def _budget(self, cases: Sequence[PlannedCase] = (), earlier_s: Mapping[str, float] | None = None) -> Budget:
         return Budget(self.intent.preset, self._limit_s(), cases, time.monotonic, self.began_s, earlier_s)
@@ -160,7 +158,7 @@ class _Session:
     def _record(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
         self.file.append(outcome)
-        self.listener(CaseDone(outcome))
+        self.workers.listener(CaseDone(outcome))
 
     def _head(self, machine: Machine) -> Run:
         """The run as it is before this session's first outcome."""
@@ -193,7 +191,7 @@ class _Session:
         run = without_damage(run)
         processes.learn(run, store.data_folder())
         run = processes.attached(run, store.data_folder())
-        self.listener(RunEnded(self.file.path, status))
+        self.workers.listener(RunEnded(self.file.path, status))
         return run
 
 
