@@ -169,14 +169,18 @@ def spared() -> Iterator[list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running")
-def test_a_worker_that_cannot_be_killed_ends_the_run(spared: list[int], tmp_path: Path) -> None:
+def test_a_worker_that_cannot_be_killed_ends_the_run(
+    spared: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # On a busy machine the probe's worker takes seconds to exit, and the first case may be silent for a while: only
     # the worker of the hanging case may run out of patience.
     patience = Patience(silent_s=2, busy_s=60, leave_s=60, killed_s=0.2)
-    seams = Seams("worker_benchmarks", "worker_backend", patience, kill=lambda pid, _: spared.append(pid))
+    seams = Seams("worker_benchmarks", "worker_backend", patience)
     path = tmp_path / "run.json"
     request = RunRequest(Settings(select=("wild",), overrides={"how": ("nothing", "hang", "print")}), out=path)
-    cause, next_step = _stopped(request, seams)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", lambda pid, _: spared.append(pid))
+        cause, next_step = _stopped(request, seams)
     assert str(spared[-1]) in cause
     assert str(path) in next_step
     assert [outcome.status for outcome in store.read(store.find(path)).outcomes] == ["ok", "timed_out"]

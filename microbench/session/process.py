@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -49,12 +49,11 @@ class Patience:
 @dataclass(frozen=True)
 class Seams:
     """The parts of a run that tests replace. ``benchmarks`` names the package of benchmarks, ``backend`` the module
-    that opens devices; ``kill`` sends a signal to a process group."""
+    that opens devices."""
 
     benchmarks: str = "microbench.benchmarks"
     backend: str = "microbench.gpu.open"
     patience: Patience = field(default_factory=Patience)
-    kill: Callable[[int, int], None] = os.killpg
 
 
 class WorkerCrashedError(Exception):
@@ -72,15 +71,8 @@ class UnkillableWorkerError(MicrobenchError):
 class WorkerProcess:
     """A worker in a process group of its own, so that a terminal's Ctrl-C does not reach it."""
 
-    def __init__(
-        self,
-        job: Job,
-        variables: Mapping[str, str],
-        patience: Patience,
-        kill: Callable[[int, int], None] = os.killpg,
-        python: str = "",
-    ) -> None:
-        """Start ``job`` with ``variables`` added to the environment. ``kill`` sends a signal to a process group.
+    def __init__(self, job: Job, variables: Mapping[str, str], patience: Patience, python: str = "") -> None:
+        """Start ``job`` with ``variables`` added to the environment.
 
         ``python`` is another interpreter, whose environment has a microbench of its own.
         Raises MicrobenchError if the system cannot start a process.
@@ -88,7 +80,6 @@ class WorkerProcess:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self.began_s = time.monotonic()
         self._patience = patience
-        self._kill = kill
         self._wait_s = patience.busy_s  # the first message comes after the packages are imported
         self._look_every_s = LOOK_EVERY_S
         self._buffer = bytearray()
@@ -229,7 +220,7 @@ class WorkerProcess:
         if self._process.returncode is not None:
             return
         with contextlib.suppress(OSError):
-            self._kill(self.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         try:
             self._process.wait(self._patience.killed_s)
         except subprocess.TimeoutExpired:

@@ -58,7 +58,7 @@ class Workers:
             packages=packages or (),
             waits=packages is not None,
         )
-        return WorkerProcess(job, dict(process.variables), self.seams.patience, self.seams.kill, process.python)
+        return WorkerProcess(job, dict(process.variables), self.seams.patience, process.python)
 
     def probe(self, process: Process, wait_s: float | None = None) -> Machine:
         """The machine and its floors, as a worker with the job "probe" finds them.
