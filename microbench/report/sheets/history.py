@@ -1,7 +1,6 @@
 """Makes the table of recorded runs (history), and the report of one metric over them (trend)."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -56,8 +55,9 @@ def table(entries: Sequence[Entry], *, title: str, more: int = 0) -> Table:
         if run is None:  # `show` says why; the text would be too long for the table
             rows.append((Cell(""), Cell(name, tone="first"), Cell("unreadable", tone="problem"), Cell(""), Cell(label)))
             continue
-        gpus = Counter({gpu.uuid: gpu.name for session in run.sessions for gpu in session.gpus}.values())
-        devices = ", ".join(gpu if count == 1 else f"{count} × {gpu}" for gpu, count in gpus.items())
+        gpus = list({gpu.uuid: gpu.name for session in run.sessions for gpu in session.gpus}.values())
+        counts = {gpu: gpus.count(gpu) for gpu in gpus}
+        devices = ", ".join(gpu if count == 1 else f"{count} × {gpu}" for gpu, count in counts.items())
         rows.append((
             Cell(run.sessions[0].started_at[:MINUTE].replace("T", " ")),
             Cell(name, "unfinished" if entry.path.suffix == GROWING else "", tone="first"),
@@ -138,8 +138,8 @@ def _summary(members: Sequence[Point]) -> str:
 
 def _same_method(members: Sequence[Point]) -> list[Point]:
     """The points measured by the newest one's method; others cannot be compared with it."""
-    methods = [(point.version, point.row.metric.unit) for point in members]
-    return [point for point, method in zip(members, methods, strict=True) if method == methods[-1]]
+    newest = members[-1].version, members[-1].row.metric.unit
+    return [point for point in members if (point.version, point.row.metric.unit) == newest]
 
 
 def _curve(metric: str, drawn: Series, series: Series) -> Curve:
