@@ -56,8 +56,7 @@ def table(entries: Sequence[Entry], *, title: str, more: int = 0) -> Table:
             rows.append((Cell(""), Cell(name, tone="first"), Cell("unreadable", tone="problem"), Cell(""), Cell(label)))
             continue
         gpus = list({gpu.uuid: gpu.name for session in run.sessions for gpu in session.gpus}.values())
-        counts = {gpu: gpus.count(gpu) for gpu in gpus}
-        devices = ", ".join(gpu if count == 1 else f"{count} × {gpu}" for gpu, count in counts.items())
+        devices = ", ".join(f"{gpus.count(gpu)} × {gpu}".removeprefix("1 × ") for gpu in dict.fromkeys(gpus))
         rows.append((
             Cell(run.sessions[0].started_at[:MINUTE].replace("T", " ")),
             Cell(name, "unfinished" if entry.path.suffix == GROWING else "", tone="first"),
