@@ -18,7 +18,7 @@ from command_line import call
 
 import microbench
 from microbench.archive import schema, store
-from microbench.cli.check import NEEDED
+from microbench.cli.app import NEEDED
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError

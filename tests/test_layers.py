@@ -57,7 +57,7 @@ LINES = {
     "report": 8378,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2110,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
-    "cli": 2510,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
+    "cli": 2500,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
