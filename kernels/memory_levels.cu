@@ -138,17 +138,13 @@ __device__ __forceinline__ void walk_stamped(u64 *place, u32 warm, u32 reads, u3
     place[0] = line;
 }
 
-extern "C" __global__ void walk_cached(u64 *place, u32 warm, u32 reads, u64 *out) {
-    walk<CACHED, u64>(place, warm, reads, out);
-}
-
-extern "C" __global__ void walk_cached_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles) {
-    walk_stamped<CACHED, u64>(place, warm, reads, cycles);
-}
-
-extern "C" __global__ void walk_past_l1_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles) {
-    walk_stamped<PAST_L1, u64>(place, warm, reads, cycles);
-}
+#define WALK(name, walker, way, Out)                                                                                   \
+    extern "C" __global__ void name(u64 *place, u32 warm, u32 reads, Out *out) {                                       \
+        walker<way, u64>(place, warm, reads, out);                                                                     \
+    }
+WALK(walk_cached, walk, CACHED, u64)
+WALK(walk_cached_stamped, walk_stamped, CACHED, u32)
+WALK(walk_past_l1_stamped, walk_stamped, PAST_L1, u32)
 
 // Makes the ring of `lines` 128-byte lines in shared memory; next[i] is the number of the line after line i.
 __device__ __forceinline__ u32 ring_in_shared(const u32 *next, u32 lines) {
@@ -157,20 +153,15 @@ __device__ __forceinline__ u32 ring_in_shared(const u32 *next, u32 lines) {
     return base;
 }
 
-extern "C" __global__ void walk_shared(u64 *place, u32 warm, u32 reads, u64 *out, const u32 *next, u32 lines) {
-    u32 base = ring_in_shared(next, lines);
-    place[0] += base;
-    walk<SHARED, u32>(place, warm, reads, out);
-    place[0] -= base;
-}
-
-extern "C" __global__ void
-walk_shared_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *next, u32 lines) {
-    u32 base = ring_in_shared(next, lines);
-    place[0] += base;
-    walk_stamped<SHARED, u32>(place, warm, reads, cycles);
-    place[0] -= base;
-}
+#define WALK_SHARED(name, walker, Out)                                                                                 \
+    extern "C" __global__ void name(u64 *place, u32 warm, u32 reads, Out *out, const u32 *next, u32 lines) {           \
+        u32 base = ring_in_shared(next, lines);                                                                        \
+        place[0] += base;                                                                                              \
+        walker<SHARED, u32>(place, warm, reads, out);                                                                  \
+        place[0] -= base;                                                                                              \
+    }
+WALK_SHARED(walk_shared, walk, u64)
+WALK_SHARED(walk_shared_stamped, walk_stamped, u32)
 
 // -- dependent reads by one thread while the other SMs read a set -----------------------------------------------------
 
@@ -418,26 +409,17 @@ __device__ __forceinline__ void ring_in_cluster(const u32 *next, u32 lines) {
     }
 }
 
-extern "C" __global__ void walk_cluster(u64 *place, u32 warm, u32 reads, u64 *out, const u32 *next, u32 lines) {
-    cluster_wait();
-    if (cluster_rank() == 0) {
-        ring_in_cluster(next, lines);
-        place[0] = line_in_cluster((u32)place[0] / 128);
-        walk<CLUSTER, u32>(place, warm, reads, out);
-        place[0] = follow<CLUSTER>((u32)place[0] + 4);
+#define WALK_CLUSTER(name, walker, Out)                                                                                \
+    extern "C" __global__ void name(u64 *place, u32 warm, u32 reads, Out *out, const u32 *next, u32 lines) {           \
+        cluster_wait();                                                                                                \
+        if (cluster_rank() == 0) {                                                                                     \
+            ring_in_cluster(next, lines);                                                                              \
+            place[0] = line_in_cluster((u32)place[0] / 128);                                                           \
+            walker<CLUSTER, u32>(place, warm, reads, out);                                                             \
+            place[0] = follow<CLUSTER>((u32)place[0] + 4);                                                             \
+        }                                                                                                              \
+        cluster_wait();                                                                                                \
     }
-    cluster_wait();
-}
-
-extern "C" __global__ void
-walk_cluster_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *next, u32 lines) {
-    cluster_wait();
-    if (cluster_rank() == 0) {
-        ring_in_cluster(next, lines);
-        place[0] = line_in_cluster((u32)place[0] / 128);
-        walk_stamped<CLUSTER, u32>(place, warm, reads, cycles);
-        place[0] = follow<CLUSTER>((u32)place[0] + 4);
-    }
-    cluster_wait();
-}
+WALK_CLUSTER(walk_cluster, walk, u64)
+WALK_CLUSTER(walk_cluster_stamped, walk_stamped, u32)
 #endif
