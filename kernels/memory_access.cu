@@ -266,21 +266,15 @@ __device__ __forceinline__ void add_to_shared(const Word *first, Word *last, u32
     last[thread_index()] = words[threadIdx.x];
 }
 
-extern "C" __global__ void add_global_int32(int *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
-    add_to_global(words, keep, adds, calls, ended);
-}
-
-extern "C" __global__ void add_global_fp32(float *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
-    add_to_global(words, keep, adds, calls, ended);
-}
-
-extern "C" __global__ void add_shared_int32(const int *first, int *last, u32 keep, u32 adds) {
-    add_to_shared(first, last, keep, adds);
-}
-
-extern "C" __global__ void add_shared_fp32(const float *first, float *last, u32 keep, u32 adds) {
-    add_to_shared(first, last, keep, adds);
-}
+#define ADD(type, Word)                                                                                                \
+    extern "C" __global__ void add_global_##type(Word *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {            \
+        add_to_global(words, keep, adds, calls, ended);                                                                \
+    }                                                                                                                  \
+    extern "C" __global__ void add_shared_##type(const Word *first, Word *last, u32 keep, u32 adds) {                  \
+        add_to_shared(first, last, keep, adds);                                                                        \
+    }
+ADD(int32, int)
+ADD(fp32, float)
 
 // -- bank conflicts of shared memory ----------------------------------------------------------------------------------
 
