@@ -181,7 +181,8 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     absent = "no-gpu" in request.node.callspec.params.get("name", "")
     where = Environment(no_gpu_reason="no driver [bold]", no_gpu_next_step="install one") if absent else examined()
     monkeypatch.setattr("microbench.gpu.open.probe_environment", lambda device: where)
-    monkeypatch.setattr(doctor, "look_around", lambda environment: AROUND)
+    for name, look in AROUND.items():
+        monkeypatch.setattr(doctor, name, look)
     monkeypatch.setattr(session, "execute", measured(make_run(gpu=False) if absent else unusual()))
     if absent:
         bundled = {"nvidia-h200": Path("launch.json").resolve()}
