@@ -53,7 +53,7 @@ LINES = {
     "archive": 1872,
     "traces": 3400,
     "diagnosis": 6660,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
-    "session": 2127,  # two sides are measured in turn, with Pythons and variables of their own
+    "session": 2129,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8378,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2110,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
