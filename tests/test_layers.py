@@ -50,10 +50,10 @@ LINES = {
     "comparison": 2030,  # sides measured in turn have a sequential rule
     "model": 4170,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6370,
-    "archive": 1872,
+    "archive": 1861,
     "traces": 3400,
     "diagnosis": 6660,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
-    "session": 2129,  # two sides are measured in turn, with Pythons and variables of their own
+    "session": 2120,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8378,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2110,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab

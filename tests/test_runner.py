@@ -17,7 +17,6 @@ from microbench.session.budget import Budget
 from microbench.session.messages import (
     CaseStarted,
     CaseTick,
-    EnvironmentFound,
     FloorsFound,
     Job,
     Message,
@@ -255,7 +254,7 @@ def probed(monkeypatch: pytest.MonkeyPatch, *messages: Message | Exception) -> t
 
 
 def test_what_a_probe_sent_before_it_fails_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EnvironmentFound(Environment(gpus=(worker_backend.gpu("GPU-one"),)))
+    found = Probed(Environment(gpus=(worker_backend.gpu("GPU-one"),)))
     floors = FloorsFound(Floors(timer_step_s=1e-9))
     for last in (WorkerSilentError("no sign of life"), Ready()):
         assert probed(monkeypatch, found, floors, last) == (found.environment, floors.floors)

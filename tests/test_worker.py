@@ -135,14 +135,14 @@ def served(one: messages.Job, *orders: messages.Order) -> list[messages.Message]
 
 
 def results(sent: list[messages.Message]) -> list[Outcome]:
-    return [message.outcome for message in sent if isinstance(message, messages.Done)]
+    return [message.outcome for message in sent if isinstance(message, messages.CaseDone)]
 
 
 def test_the_first_case_of_a_benchmark_says_that_it_may_be_long() -> None:
     sent = served(JOB, order(Case("calm", {"size": 1})), order(Case("calm", {"size": 2})))
     kinds = [type(message) for message in sent if not isinstance(message, messages.Tick)]
     assert kinds == [
-        messages.Busy, messages.Ready, messages.Busy, messages.Done, messages.Done,
+        messages.Busy, messages.Ready, messages.Busy, messages.CaseDone, messages.CaseDone,
     ]  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def probed(device: str | None) -> list[messages.Message]:
 
 def test_a_probe_tells_the_machine_then_the_floors_as_far_as_they_go() -> None:
     environment, floors, end = probed("one")  # the tiny GPU has nothing to measure its floors with
-    assert isinstance(environment, messages.EnvironmentFound)
+    assert isinstance(environment, messages.Probed)
     assert environment.environment.gpus[0].uuid == worker_backend.ONE
     assert isinstance(floors, messages.FloorsFound)
     assert floors.floors == Floors(timer_step_s=pytest.approx(30e-9), timer_call_s=pytest.approx(30e-9))

@@ -4,9 +4,9 @@
     Job             ->
                     <-     Waiting              (only from a worker that waits)
     an empty line   ->     (only to such a worker)
-                    <-     Busy, Ready | Refused      (a probe: Busy, EnvironmentFound | Refused, FloorsFound …, Ready)
+                    <-     Busy, Ready | Refused      (a probe: Busy, Probed | Refused, FloorsFound …, Ready)
     Order           ->
-                    <-     Busy, Tick …, Done
+                    <-     Busy, Tick …, CaseDone
     Order … or end of input
 
 The next Order acknowledges an outcome: the worker waits until the parent has saved and displayed it. The parent tells a
@@ -83,8 +83,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     exit_code: int | None = None
 
 
-class EnvironmentFound(msgspec.Struct, frozen=True, tag="environment"):
-    """The probe's description of the machine."""
+class Probed(msgspec.Struct, frozen=True, tag="environment"):
+    """The machine as the probe describes it. As an event: nothing is planned yet; a display can say why there is no GPU."""
 
     environment: Environment
 
@@ -103,13 +103,16 @@ class Tick(msgspec.Struct, frozen=True, tag="tick"):
     value: float
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The case's outcome. The worker exits after any status but ok and skipped."""
+class CaseDone(msgspec.Struct, frozen=True, tag="done"):
+    """A case has its outcome; as an event: the outcome is on disk. Skipped cases are done without having been started.
+
+    The worker exits after any status but ok and skipped.
+    """
 
     outcome: Outcome
 
 
-Message = Busy | Waiting | Ready | Refused | EnvironmentFound | FloorsFound | Tick | Done
+Message = Busy | Waiting | Ready | Refused | Probed | FloorsFound | Tick | CaseDone
 
 
 # The events of a run.
@@ -120,12 +123,6 @@ class NotLocked(msgspec.Struct, frozen=True):
 
     path: Path
     reason: str
-
-
-class Probed(msgspec.Struct, frozen=True):
-    """The machine was probed, and nothing is planned yet. A display can say now why there is no GPU."""
-
-    environment: Environment
 
 
 class PlanMade(msgspec.Struct, frozen=True):
@@ -158,12 +155,6 @@ class CaseTick(msgspec.Struct, frozen=True):
     unit: str
     n: int
     value: float
-
-
-class CaseDone(msgspec.Struct, frozen=True):
-    """A case has its outcome, and the outcome is on disk. Skipped cases are done without having been started."""
-
-    outcome: Outcome
 
 
 class RunEnded(msgspec.Struct, frozen=True):

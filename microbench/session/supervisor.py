@@ -71,7 +71,7 @@ class Workers:
         worker = self.start(process)
         try:
             while not isinstance(message := worker.receive(wait_s), messages.Ready):
-                if isinstance(message, messages.EnvironmentFound):
+                if isinstance(message, messages.Probed):
                     environment = message.environment
                 elif isinstance(message, messages.FloorsFound):
                     floors = message.floors
@@ -184,7 +184,7 @@ class Supervisor:
                 return self._unmeasured(planned, refused.status, refused.reason)
         assert self._worker is not None
         self._worker.order(messages.Order(planned.case, self.session, planned.round, planned.device, seconds))
-        while not isinstance(message := self._worker.receive(self.budget.wait_s), messages.Done):
+        while not isinstance(message := self._worker.receive(self.budget.wait_s), messages.CaseDone):
             if isinstance(message, messages.Tick):
                 metric = next((metric for metric in planned.benchmark.metrics if metric.name == message.metric), None)
                 if metric is not None:  # a benchmark may sample what it does not report

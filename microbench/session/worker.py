@@ -173,7 +173,7 @@ def serve(job: messages.Job, orders: Iterable[bytes], send: Send) -> None:
     for line in orders:
         order = msgspec.json.decode(line, type=messages.Order)
         outcome = run_case(job, device, benchmarks[order.case.benchmark], order, send)
-        send(messages.Done(outcome))
+        send(messages.CaseDone(outcome))
         if outcome.status not in ("ok", "skipped"):
             return  # the error may have broken the CUDA context: the parent starts a new process
 
@@ -186,7 +186,7 @@ def probe(job: messages.Job, send: Send) -> None:
     if isinstance(environment, messages.Refused):
         send(environment)
         return
-    send(messages.EnvironmentFound(environment))
+    send(messages.Probed(environment))
     gpu = environment.gpus[0] if environment.gpus else None
     fake = FAKE if gpu is not None and gpu.simulated else None
     floors = guarded(lambda: host_floors(backend.open_host(fake)))
