@@ -84,7 +84,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Probed(msgspec.Struct, frozen=True, tag="environment"):
-    """The machine as the probe describes it. As an event: nothing is planned yet; a display can say why there is no GPU."""
+    """The machine as the probe describes it. As an event: nothing is planned yet; why there is no GPU can be shown."""
 
     environment: Environment
 
