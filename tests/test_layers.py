@@ -50,7 +50,7 @@ LINES = {
     "comparison": 2030,  # sides measured in turn have a sequential rule
     "model": 4170,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6370,
-    "archive": 1861,
+    "archive": 1859,
     "traces": 3400,
     "diagnosis": 6660,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2120,  # two sides are measured in turn, with Pythons and variables of their own

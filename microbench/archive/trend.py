@@ -67,9 +67,18 @@ def gathered(paths: Sequence[Path], metric: str) -> tuple[list[Point], list[str]
 
 def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
     """The points of one run, one for each case, device and session. Raises ValueError for an impossible figure."""
-    info = run.benchmark(benchmark)
+    if (info := run.benchmark(benchmark)) is None:
+        return []
     outcomes = [outcome for outcome in run.outcomes if outcome.case.benchmark == benchmark]
-    found = [_point(run, row, info.version, name_of(path)) for row in rows(run, outcomes, only=metric)] if info else []
+    found: list[Point] = []
+    for row in rows(run, outcomes, only=metric):
+        session = run.sessions[row.session]
+        gpu = next((gpu for gpu in session.environment.gpus if gpu.uuid == row.device), None)
+        largest = max(map(abs, (row.value, row.interval.low, row.interval.high)))
+        if not largest < LARGEST or 0 < abs(row.value) < SMALLEST:
+            raise ValueError(f"{row.case_id} {row.metric.name} is {row.value}")
+        device = gpu.name if gpu else str(session.environment.fact("cpu_model") or "host")
+        found.append(Point(name_of(path), session.started_at, info.version, row, device, session.simulated))
     if not found and any((outcome.reason or "").startswith(DAMAGED) for outcome in outcomes):
         raise ValueError("every case is damaged")
     return found
@@ -78,17 +87,6 @@ def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
 def name_of(path: Path) -> str:
     """The name of a run by its file."""
     return path.name.partition(".")[0]
-
-
-def _point(run: Run, row: Row, version: int, name: str) -> Point:
-    session = run.sessions[row.session]
-    gpu = next((gpu for gpu in session.environment.gpus if gpu.uuid == row.device), None)
-    interval = row.interval
-    largest = max(map(abs, (interval.median, interval.low, interval.high)))
-    if not largest < LARGEST or 0 < abs(interval.median) < SMALLEST:
-        raise ValueError(f"{row.case_id} {row.metric.name} is {interval.median}")
-    device = gpu.name if gpu else str(session.environment.fact("cpu_model") or "host")
-    return Point(name, session.started_at, version, row, device, session.simulated)
 
 
 def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
