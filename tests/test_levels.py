@@ -77,7 +77,7 @@ def test_rounds_at_two_levels_or_far_from_their_median_are_not_stable() -> None:
 
 
 def test_the_flag_round_trip_of_a_recorded_run_is_at_two_levels() -> None:
-    run = store.load(str(Path(__file__).parent / "data" / "quiet-h200.json.xz"))
+    run = store.read(Path(__file__).parent / "data" / "quiet-h200.json.xz")
     found = {(row.benchmark, row.metric.name, row.params.get("what")): row for row in rows(run)}
     flag = found["launch_cost", "flag_round_trip", None]
     assert flag.trust == "noisy"
