@@ -54,7 +54,7 @@ LINES = {
     "traces": 3400,
     "diagnosis": 6809,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2121,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8377,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8378,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3535,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2110,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
     "cli": 2500,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
