@@ -5,8 +5,6 @@ ratio, enough rounds or a sound grade. ``decision.decide`` decides whether the r
 This file names the direction of a change.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter

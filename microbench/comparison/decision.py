@@ -5,8 +5,6 @@ together, and how far they scatter between runs beyond what their rounds explain
 the SM clock; false discoveries; and whether another figure, or another session, confirms a change.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple

@@ -6,8 +6,6 @@ measurements name any change, whenever they stop. The last look may spend half o
 (Bonferroni). Within a look the figures share it by Benjamini and Hochberg.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 from typing import NamedTuple

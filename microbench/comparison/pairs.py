@@ -1,7 +1,5 @@
 """Matches the figures of two runs, rejects those that cannot be judged, and turns the rest into arrays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Fits the model's constants to a run: each from its own benchmark first, then all together to the run's own steps."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +16,6 @@ from microbench.core.model import GpuInfo, Run
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.core.units import about_size
 from microbench.model.constants import (
-    AROUND,
     WRITING,
     Constant,
     Fit,
@@ -26,23 +23,17 @@ from microbench.model.constants import (
     Reach,
     around,
     by_layer,
-    copies,
     direct,
-    front_end,
-    further_roots,
     gaps,
     half_width,
-    larger_calls,
     made,
     making_of,
-    memory,
     own_s,
     scattering_s,
     stand_in,
-    transitions,
-    watched,
+    with_others,
 )
-from microbench.model.model import WAYS, Way, call_name, graphs, needed, replay_name
+from microbench.model.model import CONSTANTS, WAYS, Way, call_name, graphs, needed, replay_name
 from microbench.model.unknowns import MEASURED, model_code
 from microbench.model.workload import Copies, Kernels, Workload
 
@@ -338,20 +329,6 @@ def misfit(off: Iterable[float]) -> Misfit:
     return Misfit(median, max(most, LEAST), n)
 
 
-# The benchmark that shows a constant; launch_layers shows calls, graph_lifecycle replays, link_copy all others.
-SHOWN_BY = {
-    "way": "launch_cost", "empty": "launch_cost", "complete": "launch_cost", "sync": "launch_sync",
-    "gap_stream": "launch_gap", "queue": "launch_queue", "gap_graph": "launch_gap",
-    "write_stream": "launch_gap", "write_graph": "launch_gap", "code_graph": "launch_gap",
-    "one_stream_stream": "launch_gap", "one_stream_graph": "launch_gap", "replay_node": "graph_lifecycle",
-    "wide_graph": "launch_gap", "wide_blocks": "launch_gap",
-    "replay_way": "graph_gain", "make": "graph_lifecycle",
-    "front_end": "graph_shape", "replay_root": "graph_shape",
-    "memory": "memory_stream",
-    "h2d_call": "link_latency", "d2h_call": "link_latency", "h2d_way": "link_latency", "d2h_way": "link_latency",
-}  # fmt: skip
-# What stands around the nodes of a graph is assumed where its gap is known.
-SHOWN_BY |= dict.fromkeys(AROUND, SHOWN_BY["gap_graph"])
 # A call is known no better than this share if only one other count of arguments was measured.
 UNLIKE = 0.1
 # Steps settle a constant that something else stood in for when they narrow its interval to this share.
@@ -376,18 +353,19 @@ def _fit(evidence: Evidence) -> Fit:
     calls = {step.call: (step.layer, step.arguments) for step in measured if step.way == "stream"}
     between = {name: call_constant(known, *call) for name, call in calls.items() if name not in known}
     known |= {name: constant for name, constant in between.items() if constant is not None}
-    others = _stand_ins(known, measured)
+    others = {}  # stand-ins for what only steps show: a replay's way, the replay calls of layers
+    if "way" in known:
+        others["replay_way"] = stand_in(known["way"], "a replay's launch latency is that of a kernel")
+    if (loop := known.get(replay_name(LOOP_LAYER))) is not None:
+        replays = {replay_name(step.layer): step.layer for step in measured}
+        others |= {name: _as_the_loop_replays(loop, layer) for name, layer in replays.items() if name not in known}
     loosely = {
         name: around(constant.value, LOOSELY * half_width(constant), constant.rests_on, constant.assumed)
         for name, constant in others.items()
     }
     calibration = calibrated(measured, known | loosely)
     constants = known | others
-    constants |= _settled(constants, measured, calibration)
-    constants |= dict(larger_calls(evidence, constants))
-    constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
-    constants |= dict(copies(evidence, constants)) | dict(memory(evidence)) | dict(watched(evidence))
-    constants |= dict(transitions(evidence, constants))
+    constants = with_others(evidence, constants | _settled(constants, measured, calibration))
     # The largest values that were measured.
     sizes = [whole(row, "size_bytes") for row in evidence.rows("link_copy")]
     forks = [whole(row, "branches") for row in evidence.rows("graph_shape", "graph")]
@@ -424,13 +402,10 @@ def missing(fitted: Fit, workload: Workload, ways: Iterable[Way]) -> list[str]:
     """Benchmarks that would give the constants that this workload needs and the fit lacks, each once."""
     known = with_calls(fitted, workload).constants
     names = dict.fromkeys(name for way in ways for name in needed(workload, way))
-    return list(dict.fromkeys(_shown_by(name) for name in names if name not in known))
-
-
-def _shown_by(name: str) -> str:
-    if name.startswith("call."):
-        return "launch_layers"
-    return "graph_lifecycle" if name.startswith("replay.") else SHOWN_BY.get(name, "link_copy")
+    shown_by = {name: benchmark for name, (_, _, benchmark) in CONSTANTS.items()}
+    of_layers = {"call": "launch_layers", "replay": "graph_lifecycle"}
+    lacking = (name for name in names if name not in known)
+    return list(dict.fromkeys(shown_by.get(name) or of_layers[name.partition(".")[0]] for name in lacking))
 
 
 def with_calls(fitted: Fit, workload: Workload) -> Fit:
@@ -484,8 +459,8 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
 
 def measured_arguments(fitted: Fit, layer: str) -> list[int]:
     """The counts of arguments with which a layer's call was measured."""
-    calls = ((_called(name), constant) for name, constant in fitted.constants.items())
-    return [count for (who, count), constant in calls if who == layer and not constant.assumed]
+    called = ((*_called(name), constant) for name, constant in fitted.constants.items())
+    return [count for who, count, constant in called if who == layer and not constant.assumed]
 
 
 def _called(name: str) -> tuple[str, int]:
@@ -498,17 +473,6 @@ def _called(name: str) -> tuple[str, int]:
 def _as_the_loop_replays(loop: Constant, layer: str) -> Constant:
     """A layer's replay call where no step shows it; Python was measured to add up to twice as much."""
     return stand_in(loop, f"the replay call of {layer} is that of the compiled loop", 2.0)
-
-
-def _stand_ins(known: Mapping[str, Constant], measured: Iterable[TimedStep]) -> dict[str, Constant]:
-    """Stand-ins for constants that only steps show: a launch's way, the compiled loop's replay call."""
-    others = {}
-    if "way" in known:
-        others["replay_way"] = stand_in(known["way"], "a replay's launch latency is that of a kernel")
-    if (loop := known.get(replay_name(LOOP_LAYER))) is not None:
-        replays = {replay_name(step.layer): step.layer for step in measured}
-        others |= {name: _as_the_loop_replays(loop, layer) for name, layer in replays.items() if name not in known}
-    return others
 
 
 def _settled(priors: Mapping[str, Constant], measured: list[TimedStep], calibration: Calibrated) -> dict[str, Constant]:

@@ -4,8 +4,6 @@ The law for kernels of one length d in one stream: time per kernel is max(call, 
 to the GPU and completion are paid once a synchronise. ``play`` is that law for any mixture.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections import Counter
@@ -259,50 +257,51 @@ def _spent(act: Act) -> Limit:
 Way = Literal["stream", "graph"]
 WAYS: tuple[Way, ...] = ("stream", "graph")
 
-# The constants of a machine by name: unit and meaning. Two more kinds exist for each layer: ``call.LAYER.ARGUMENTS`` is
-# the launch call of a kernel with that number of arguments, ``replay.LAYER`` the replay call of a graph.
-CONSTANTS: Mapping[str, tuple[str, str]] = {
-    "way": ("s", "launch call's return to its kernel's begin"),
-    "empty": ("s", "an empty kernel: no kernel takes less"),
-    "complete": ("s", "last kernel's end to the synchronise's return"),
-    "sync": ("s", "a synchronise of an idle stream"),
-    "gap_stream": ("s", "stream gap, kernels that do not write, two streams"),
-    "write_stream": ("s", "stream gap, longer behind a kernel that writes by"),
-    "one_stream_stream": ("s", "stream gap, shorter in a program of one stream by"),
-    "gap_graph": ("s", "graph gap, nodes that do not write, two streams"),
-    "write_graph": ("s", "graph gap, longer behind a kernel that writes by"),
-    "code_graph": ("s", "graph gap, longer between kernels of model code by"),
-    "branch_graph": ("s", "graph gap, longer for each further branch of it by"),
-    "wide_graph": ("s", "graph gap, shorter behind a large grid by"),
-    "wide_blocks": ("block", "grid from which that is so"),
-    "one_stream_graph": ("s", "graph gap, shorter in a program of one stream by"),
-    "memset_graph": ("s", "graph gaps, extra before and behind a memset"),
-    "h2d_graph": ("s", "graph gaps, extra before and behind a copy to the GPU"),
-    "h2d_small_graph": ("s", "the same of a copy of a few bytes"),
-    "d2h_graph": ("s", "graph gaps, extra before and behind a copy from the GPU"),
-    "replay_node": ("s", "time that each node adds to the replay call"),
-    "replay_way": ("s", "replay call's return to its first kernel"),
-    "replay_root": ("s", "time that each further root of a graph adds to the replay call"),
-    "make": ("s", "capture, instantiate and upload this step's graphs"),
-    "queue": ("launch", "launches that wait before a call blocks"),
-    "front_end": ("s", "between begins of kernels side by side"),
-    "watched.call": ("s", "what PyTorch's profiler adds to a call"),
-    "watched.operator": ("s", "what PyTorch's profiler adds to an operator"),
-    "watched.function": ("s", "what PyTorch's profiler adds to a Python function"),
-    "watched.own_call": ("s", "what microbench watch adds to a call"),
-    "memory": ("B/s", "the GPU's memory, read"),
-    "h2d_call": ("s", "the call of a copy to the GPU"),
-    "h2d_way": ("s", "that call's return to the copy's begin"),
-    "h2d_latency": ("s", "a copy to the GPU, of any size"),
-    "h2d_rate": ("B/s", "bytes of a copy to the GPU"),
-    "d2h_call": ("s", "the call of a copy from the GPU"),
-    "d2h_way": ("s", "that call's return to the copy's begin"),
-    "d2h_latency": ("s", "a copy from the GPU, of any size"),
-    "d2h_rate": ("B/s", "bytes of a copy from the GPU"),
-    "h2d_pageable_latency": ("s", "a pageable copy to the GPU, of any size"),
-    "h2d_pageable_rate": ("B/s", "bytes of a pageable copy to the GPU"),
-    "d2h_pageable_latency": ("s", "a pageable copy from the GPU, of any size"),
-    "d2h_pageable_rate": ("B/s", "bytes of a pageable copy from the GPU"),
+# The constants of a machine by name: unit, meaning, and the benchmark that shows it. Two more kinds exist for each
+# layer: ``call.LAYER.ARGUMENTS`` is the launch call of a kernel with that number of arguments, ``replay.LAYER`` the
+# replay call of a graph.
+CONSTANTS: Mapping[str, tuple[str, str, str]] = {
+    "way": ("s", "launch call's return to its kernel's begin", "launch_cost"),
+    "empty": ("s", "an empty kernel: no kernel takes less", "launch_cost"),
+    "complete": ("s", "last kernel's end to the synchronise's return", "launch_cost"),
+    "sync": ("s", "a synchronise of an idle stream", "launch_sync"),
+    "gap_stream": ("s", "stream gap, kernels that do not write, two streams", "launch_gap"),
+    "write_stream": ("s", "stream gap, longer behind a kernel that writes by", "launch_gap"),
+    "one_stream_stream": ("s", "stream gap, shorter in a program of one stream by", "launch_gap"),
+    "gap_graph": ("s", "graph gap, nodes that do not write, two streams", "launch_gap"),
+    "write_graph": ("s", "graph gap, longer behind a kernel that writes by", "launch_gap"),
+    "code_graph": ("s", "graph gap, longer between kernels of model code by", "launch_gap"),
+    "branch_graph": ("s", "graph gap, longer for each further branch of it by", "launch_gap"),
+    "wide_graph": ("s", "graph gap, shorter behind a large grid by", "launch_gap"),
+    "wide_blocks": ("block", "grid from which that is so", "launch_gap"),
+    "one_stream_graph": ("s", "graph gap, shorter in a program of one stream by", "launch_gap"),
+    "memset_graph": ("s", "graph gaps, extra before and behind a memset", "launch_gap"),
+    "h2d_graph": ("s", "graph gaps, extra before and behind a copy to the GPU", "launch_gap"),
+    "h2d_small_graph": ("s", "the same of a copy of a few bytes", "launch_gap"),
+    "d2h_graph": ("s", "graph gaps, extra before and behind a copy from the GPU", "launch_gap"),
+    "replay_node": ("s", "time that each node adds to the replay call", "graph_lifecycle"),
+    "replay_way": ("s", "replay call's return to its first kernel", "graph_gain"),
+    "replay_root": ("s", "time that each further root of a graph adds to the replay call", "graph_shape"),
+    "make": ("s", "capture, instantiate and upload this step's graphs", "graph_lifecycle"),
+    "queue": ("launch", "launches that wait before a call blocks", "launch_queue"),
+    "front_end": ("s", "between begins of kernels side by side", "graph_shape"),
+    "watched.call": ("s", "what PyTorch's profiler adds to a call", "launch_watched"),
+    "watched.operator": ("s", "what PyTorch's profiler adds to an operator", "launch_watched"),
+    "watched.function": ("s", "what PyTorch's profiler adds to a Python function", "launch_watched"),
+    "watched.own_call": ("s", "what microbench watch adds to a call", "launch_watched"),
+    "memory": ("B/s", "the GPU's memory, read", "memory_stream"),
+    "h2d_call": ("s", "the call of a copy to the GPU", "link_latency"),
+    "h2d_way": ("s", "that call's return to the copy's begin", "link_latency"),
+    "h2d_latency": ("s", "a copy to the GPU, of any size", "link_copy"),
+    "h2d_rate": ("B/s", "bytes of a copy to the GPU", "link_copy"),
+    "d2h_call": ("s", "the call of a copy from the GPU", "link_latency"),
+    "d2h_way": ("s", "that call's return to the copy's begin", "link_latency"),
+    "d2h_latency": ("s", "a copy from the GPU, of any size", "link_copy"),
+    "d2h_rate": ("B/s", "bytes of a copy from the GPU", "link_copy"),
+    "h2d_pageable_latency": ("s", "a pageable copy to the GPU, of any size", "link_copy"),
+    "h2d_pageable_rate": ("B/s", "bytes of a pageable copy to the GPU", "link_copy"),
+    "d2h_pageable_latency": ("s", "a pageable copy from the GPU, of any size", "link_copy"),
+    "d2h_pageable_rate": ("B/s", "bytes of a pageable copy from the GPU", "link_copy"),
 }
 COMMON = ("way", "empty", "complete", "sync", "gap_stream", "queue")
 IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make")

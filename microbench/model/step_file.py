@@ -1,7 +1,5 @@
 """Reads the description of a step from a TOML file, a shipped example or options, and writes one; reads what-ifs."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -19,17 +17,18 @@ from microbench.core import files
 from microbench.core.errors import UsageError, nearest
 from microbench.core.model import TRANSFERS_PER_S
 from microbench.core.units import plain, short_size, typed_factor, typed_rate, typed_size, typed_time
-from microbench.model.options import ChangeOptions, StepOptions
 from microbench.model.whatif import Changes
 from microbench.model.workload import (
     MOST_BYTES,
     MOST_KERNELS,
     MOST_STREAMS,
+    ChangeOptions,
     Copies,
     Event,
     HostWork,
     Kernels,
     Part,
+    StepOptions,
     Wait,
     Workload,
 )

@@ -4,8 +4,6 @@ Only the program determines them. Where the host time is not given, the step is 
 operations and of typical model code. Where the share is not, it is predicted at both ends of its range.
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Literal
 

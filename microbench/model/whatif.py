@@ -1,7 +1,5 @@
 """Predicts a step after a change of the step or the machine: how its time changes, and what limits it then."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple

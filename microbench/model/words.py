@@ -1,16 +1,18 @@
 """Turns a forecast into findings: how much a graph gains, what limits the step, and how sure the forecast is."""
 
-from __future__ import annotations
-
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from microbench.analysis.evidence import Finding, Severity, listed
-from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
+from msgspec.structs import replace
+
+from microbench.analysis.evidence import Evidence, Finding, Severity, listed, rests_on, whole
+from microbench.analysis.graph_steps import LITTLE, kernel_counts, kernels_in_words, title_of, usual_kernels
+from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent, short_size, spread, times, two_times
-from microbench.model.constants import OWN_SCATTERS, half_width
+from microbench.model.constants import OWN_SCATTERS, Pair, half_width, pairs
 from microbench.model.forecast import WORTH, Forecast, Prediction, warm_ups
-from microbench.model.model import Limit
+from microbench.model.model import Limit, call_name
 from microbench.model.unknowns import unknown_shares
 from microbench.model.workload import Copies, Kernels, Wait, Workload
 
@@ -330,3 +332,71 @@ def used(forecast: Forecast) -> tuple[str, ...]:
 def benchmarks(rows: Iterable[str]) -> tuple[str, ...]:
     """The benchmarks that rows come from, each once."""
     return tuple(dict.fromkeys(row.split("[")[0].split(" ")[0] for row in rows))
+
+
+TO_SCALE = "timeline"
+# An empty kernel's own time, roughly: what keeps 0 on a logarithmic scale.
+SHORTEST_S = 1e-7
+# Two speed-ups within this ratio of one another are alike.
+AGREES = 1.10
+SHARES: dict[Limit, str] = {
+    "host": "the host", "front end": "ways and gaps", "kernel": "kernels", "link": "copies", "sync": "waits",
+}  # fmt: skip
+
+
+def nearest(evidence: Evidence, kernels: int, duration_s: float, layer: str = LOOP_LAYER) -> Pair | None:
+    """The step of graph_gain whose kernels and duration lie nearest, by ratio; None if that layer was not measured."""
+    count = usual_kernels(kernel_counts(evidence, layer), kernels)
+    return min(
+        pairs(evidence, layer, count) if count is not None else (),
+        key=lambda pair: abs(math.log(max(pair.duration_s, SHORTEST_S) / max(duration_s, SHORTEST_S))),
+        default=None,
+    )
+
+
+def alike(workload: Workload) -> Kernels | None:
+    """The step's kernels, if they are of one length in one stream, with at most one wait at its end; else None."""
+    match workload.parts:
+        case (Kernels() as part,) | (Kernels() as part, Wait()):
+            plain = len(set(part.durations_s)) == 1 and not part.bytes and not part.host_s and workload.streams == 1
+            return part if plain else None
+    return None
+
+
+def to_scale(evidence: Evidence, forecast: Forecast) -> list[Finding]:
+    """What a drawn step means: what its graph gives, beside the most similar measured step, and why the GPU idles."""
+    predicted, step, layer = gain(forecast), alike(forecast.filled), forecast.filled.layer
+    near = nearest(evidence, step.count, step.durations_s[0], step.layer or layer) if step is not None else None
+    text, rows = "No measured step is like this one.", predicted.rests_on
+    if near is not None:
+        ratio = near.speedup / forecast.speedup
+        words = "less" if ratio < 1 / AGREES else "more" if ratio > AGREES else "about as much"
+        measured = kernels_in_words(whole(near.stream, "kernels"), near.duration_s)
+        text = f"The nearest measured step, {measured}, gains {words}."
+        rows += rests_on(near.stream, near.graph)
+    return [replace(predicted, rule="timeline.gain", text=text, rests_on=rows), _idles(forecast, step)]
+
+
+def _idles(forecast: Forecast, step: Kernels | None) -> Finding:
+    """For how much of the step the GPU has no kernel, and why."""
+    stream, graph = forecast.stream, forecast.graph
+    title = f"The GPU idles for {idle(stream)} of the step in the stream"
+    text = f"Most of the time the stream waits for {SHARES[stream.limit]}"
+    if graph is not None:
+        title += f", for {idle(graph)} as a graph"
+        text += f", the graph for {SHARES[graph.limit]}"
+    text, threshold = f"{text}.", "the critical path, each moment by what it was spent on"
+    if step is not None:
+        threshold = "time per kernel in a stream is the longer of call and kernel + gap, in a graph kernel + gap"
+        values = forecast.fit.values
+        call_s = values[call_name(step.layer or forecast.filled.layer, step.arguments)]
+        gpu_s = step.durations_s[0] + values["gap_stream"]
+        text = "The host keeps up: a graph gains only by its shorter gap between kernels."
+        if step.count == 1:
+            text = "One kernel waits only for its own call, its launch latency and its completion."
+        elif call_s > gpu_s:
+            ratio = times(call_s / gpu_s)
+            text = f"The step is launch-bound: a launch call takes {ratio} as long as a kernel and its gap."
+    if any(span.begin_s > before.end_s for before, span in itertools.pairwise(stream.played.host)):
+        text += " The launch queue is full, and further calls wait for room."
+    return Finding("timeline.limit", "note", title, text, threshold, forecast.fit.rests_on(used(forecast)))

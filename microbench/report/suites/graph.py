@@ -7,9 +7,9 @@ from microbench.analysis.graph_steps import kernel_counts, layer_titles
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
 from microbench.explain import graph_facts
+from microbench.model.constants import pairs
 from microbench.model.fit import fit, missing
 from microbench.model.forecast import forecast
-from microbench.model.graph_pairs import pairs
 from microbench.model.model import WAYS
 from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report import document
