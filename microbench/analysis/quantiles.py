@@ -151,14 +151,7 @@ def of_rows(samples: FloatArray, metrics: Sequence[Metric], measured: Sequence[M
 
 def _across(ordered: FloatArray) -> FloatArray:
     """The quantiles at SHARES of each row of sorted values, bit for bit those of ``quantile``."""
-    below, above, weights = _places(ordered.shape[1])
+    below, above, weights = map(np.array, zip(*(_neighbours(ordered.shape[1], share) for share in SHARES), strict=True))
     low = ordered[:, below]
     result: FloatArray = low + (ordered[:, above] - low) * weights
     return result
-
-
-@cache
-def _places(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
-    """The ranks around each of SHARES, and its distance from the lower rank."""
-    below, above, weights = zip(*(_neighbours(count, share) for share in SHARES), strict=True)
-    return np.array(below), np.array(above), np.array(weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from struct import Struct
+from struct import pack
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -25,7 +25,7 @@ STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
-MOST_WAITING = 1 << 20  # samples, about 10 MB
+TOGETHER = 4096  # measurements that are computed together, of up to a thousand samples each
 MOST_LOG = 700.0  # the logarithm of the largest end of an interval, near that of the largest float
 
 NORMAL_95 = 1.959964
@@ -178,50 +178,24 @@ def summarize(
 
     ``arithmetic``: its case keeps tensor cores or ALUs busy (``is_arithmetic``).
     """
-    summaries = _Summaries()
-    summaries.add(metric, measurement, clock_state(telemetry, arithmetic=arithmetic))
-    return summaries.all()[0]
+    return _summaries([(metric, measurement, clock_state(telemetry, arithmetic=arithmetic))])[0]
 
 
-class _Summaries:
+def _summaries(measured: Sequence[tuple[Metric, Measurement, ClockState]]) -> list[Summary]:
     """Summaries of many measurements; those with equal counts of samples are computed together, which is faster."""
-
-    def __init__(self) -> None:
-        self._made: list[Summary | None] = []
-        self._waiting: dict[tuple[int, bool], list[tuple[int, bytes, Metric, Measurement, ClockState]]] = {}
-        self._samples_waiting = 0
-
-    def add(self, metric: Metric, measurement: Measurement, state: ClockState) -> int:
-        """Add a measurement and return its place in ``all``."""
-        values = measurement.values
-        place, key = len(self._made), (len(values), metric.kind == "rate")
-        packed = _doubles(len(values)).pack(*values)
-        self._waiting.setdefault(key, []).append((place, packed, metric, measurement, state))
-        self._made.append(None)
-        self._samples_waiting += len(values)
-        if self._samples_waiting > MOST_WAITING:
-            self._compute()
-        return place
-
-    def all(self) -> list[Summary]:
-        self._compute()
-        return [summary for summary in self._made if summary is not None]
-
-    def _compute(self) -> None:
-        for (count, _), group in self._waiting.items():
-            places, packed, metrics, measured, states = zip(*group, strict=True)
-            samples = np.frombuffer(b"".join(packed)).reshape(len(packed), count)
-            quantiles = of_rows(samples, metrics, measured)
-            for place, summary in zip(places, map(_summary, metrics, measured, states, quantiles), strict=True):
-                self._made[place] = summary
-        self._waiting.clear()
-        self._samples_waiting = 0
-
-
-@cache
-def _doubles(count: int) -> Struct:
-    """Packs ``count`` floats; NumPy takes four times as long to convert a tuple of them."""
-    return Struct(f"{count}d")
+    made: dict[int, Summary] = {}
+    for first in range(0, len(measured), TOGETHER):
+        groups: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
+        for place, (metric, measurement, _) in enumerate(measured[first : first + TOGETHER], first):
+            values = measurement.values
+            packed = pack(f"{len(values)}d", *values)  # NumPy takes four times as long to convert a tuple
+            groups.setdefault((len(values), metric.kind == "rate"), []).append((place, packed))
+        for (count, _), group in groups.items():
+            samples = np.frombuffer(b"".join(packed for _, packed in group)).reshape(len(group), count)
+            metrics, measurements, states = zip(*(measured[place] for place, _ in group), strict=True)
+            summaries = map(_summary, metrics, measurements, states, of_rows(samples, metrics, measurements))
+            made |= {place: summary for (place, _), summary in zip(group, summaries, strict=True)}
+    return [made[place] for place in range(len(measured))]
 
 
 def _summary(metric: Metric, measurement: Measurement, state: ClockState, quantiles: Quantiles) -> Summary:
@@ -362,7 +336,7 @@ def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None =
     """
     groups: dict[tuple[int, str | None, str, str], _Group] = {}
     declared = {(info.name, metric.name): metric for info in reversed(run.benchmarks) for metric in info.metrics[::-1]}
-    summaries = _Summaries()
+    measured: list[tuple[Metric, Measurement, ClockState]] = []
     for outcome in run.outcomes if outcomes is None else outcomes:
         telemetry = next(iter(outcome.telemetry.values()), None)
         state = clock_state(telemetry, arithmetic=is_arithmetic(outcome.measurements))
@@ -375,9 +349,10 @@ def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None =
             if (group := groups.get(key)) is None:
                 group = groups[key] = _Group(metric, measurement, [], [])
             group.outcomes.append(outcome)
-            group.places.append(summaries.add(metric, measurement, state))
+            group.places.append(len(measured))
+            measured.append((metric, measurement, state))
     infos = {info.name: info for info in reversed(run.benchmarks)}
-    made, busy = summaries.all(), busy_rounds(run)
+    made, busy = _summaries(measured), busy_rounds(run)
     found = [_row(run, infos, case_id, group, made, busy) for (_, _, case_id, _), group in groups.items()]
     return _listed(run, found) if any(session.order_seed for session in run.sessions) else found
 

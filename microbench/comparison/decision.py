@@ -22,7 +22,7 @@ BoolArray = npt.NDArray[np.bool_]
 # the host or the GPU may differ as much from run to run; or the interval contains both a change and no change
 # ("noise").
 Undecided = Literal["levels", "unconfirmed", "host", "gpu", "noise"]
-Unchanged = Literal["same", "within 10 %"]
+Unchanged = Literal["same", "within 10 %", "unclear"]
 
 # Differences between rounds that are held at once: 32 MB.
 MOST_DIFFERENCES = 1 << 22
@@ -202,8 +202,8 @@ class Decision(NamedTuple):
     raw: Measured
     judged: Shifts
 
-    def unchanged(self, row: int, same_within: float = SAME_WITHIN) -> Unchanged | Undecided:
-        """What a figure that did not change is. Its interval is "the same" within ``same_within``, a share.
+    def unchanged(self, row: int, same_within: float = SAME_WITHIN) -> tuple[Unchanged, Undecided | None]:
+        """What a figure that did not change is, and why it is unclear. "Same" is an interval within ``same_within``.
 
         "host" and "gpu": the host or GPU may differ as much from run to run, so more rounds of one run cannot settle
         it.
@@ -212,17 +212,17 @@ class Decision(NamedTuple):
             float(values[row]) for values in (self.judged.shift, self.judged.half, self.judged.moved, self.judged.own)
         )
         if self.jumping[row]:
-            return "levels"
+            return "unclear", "levels"
         if self.unconfirmed[row]:
-            return "unconfirmed"
+            return "unclear", "unconfirmed"
         if abs(shift) + half <= math.log1p(same_within) and abs(shift) <= half:
-            return "same"
+            return "same", None
         if _known(shift, half):
-            return "within 10 %"
+            return "within 10 %", None
         settled = _known(shift, own) or abs(shift) - own >= SMALLEST_CHANGE
         if _known(moved, half) or (settled and half**2 > 2 * own**2):
-            return "host" if self.host[row] else "gpu"
-        return "noise"
+            return "unclear", "host" if self.host[row] else "gpu"
+        return "unclear", "noise"
 
 
 def _known(shift: float, half: float) -> bool:

@@ -59,11 +59,17 @@ class _Side(NamedTuple):
     gpus: Mapping[str, GpuInfo]
 
 
-def paired(base: Run, new: Run) -> tuple[list[Pair], tuple[Row, ...], tuple[Row, ...], tuple[TwoGpus, ...]]:
-    """Match figures by case, metric and GPU: the same board, else the only GPU of each run, else the same index.
+class Matched(NamedTuple):
+    """Every pair in NEW's order, the rows that only BASE and that only NEW has, and the pairs of GPUs."""
 
-    Returns every pair in NEW's order, the rows that only BASE and that only NEW has, and the pairs of GPUs.
-    """
+    pairs: list[Pair]
+    only_base: tuple[Row, ...]
+    only_new: tuple[Row, ...]
+    gpus: tuple[TwoGpus, ...]
+
+
+def paired(base: Run, new: Run) -> Matched:
+    """Match figures by case, metric and GPU: the same board, else the only GPU of each run, else the same index."""
     before, after = _newest_rows(base), _newest_rows(new)
     base_side, new_side = (
         _Side(run, {gpu.uuid: gpu for session in run.sessions for gpu in session.environment.gpus})
@@ -80,7 +86,7 @@ def paired(base: Run, new: Run) -> tuple[list[Pair], tuple[Row, ...], tuple[Row,
         else:
             pairs.append(_pair(other, row, base_side, new_side))
     devices = tuple((base_side.gpus[own], new_side.gpus[device]) for device, own in matched.items())
-    return pairs, tuple(before.values()), tuple(only_new), devices
+    return Matched(pairs, tuple(before.values()), tuple(only_new), devices)
 
 
 def _newest_rows(run: Run) -> dict[Key, Row]:
