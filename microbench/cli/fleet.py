@@ -319,16 +319,15 @@ def _grouped(tasks: Sequence[Task]) -> list[str]:
 
 def _tell_trend(store: Path) -> None:
     """Draw what changed over the campaigns of the store, and name the outliers of the newest."""
-    from microbench.fleet.sheet import name_of
+    from microbench.fleet.sheet import name_of, trend_screen
     from microbench.fleet.trend import trend
-    from microbench.fleet.trend_sheet import screen
     from microbench.fleet.verdict import judged
     from microbench.report.terminal import terminal
 
     try:
         unlike = _listed([name_of(named.gpu) for named in judged(store).named])
         more = f"outliers in this campaign: {unlike}: microbench fleet report --store {store}" if unlike else ""
-        draw(screen(trend(store, None, fleet_store.USUAL_LAST), more))
+        draw(trend_screen(trend(store, None, fleet_store.USUAL_LAST), more))
     except MicrobenchError as error:
         terminal.tell([f"no trend: {error.cause}"], terminal.open_console())
 

@@ -53,11 +53,8 @@ class Machine:
 
     def next(self) -> tuple[str, Task] | None:
         """The first task that a present worker can run, with that worker; a worker may see some of the GPUs only."""
-        able = ((one, task) for task in self.tasks for one in sorted(self.workers) if self._sees(one, task))
-        return next(able, None)
-
-    def _sees(self, worker: str, task: Task) -> bool:
-        return not task.gpu or task.gpu in self.workers[worker]
+        each = ((worker, task) for task in self.tasks for worker in sorted(self.workers))
+        return next((one for one in each if not one[1].gpu or one[1].gpu in self.workers[one[0]]), None)
 
 
 @dataclass(frozen=True)
@@ -124,9 +121,8 @@ class Engine:
                 if self._collect() | self._look() | self._give_up():
                     self._save()
                 self._start()
-                self.changed(
-                    self.campaign, [begun.task.name for begun in self._running.values() if begun.task is not None]
-                )
+                running = (begun.task for begun in self._running.values())
+                self.changed(self.campaign, [task.name for task in running if task is not None])
             for task in self.campaign.tasks:
                 if task.status == "waiting":
                     task.reason = "the node did not come"
