@@ -181,7 +181,8 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
     Raises UsageError where the fit lacks a constant; ``fit.missing`` tells which benchmarks measure it.
     """
     fit = with_calls(fit, workload)
-    host = unknowns.host_of(workload, fit)
+    first = next(iter(unknowns.unknown_host(workload)), None)
+    host = unknowns.host_time(fit, first.layer or workload.layer, first.arguments) if first is not None else None
     shares = unknowns.unknown_shares(workload, fit.sms)
 
     def known(*corner: unknowns.End) -> Workload:

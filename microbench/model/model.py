@@ -5,12 +5,12 @@ to the GPU and completion are paid once a synchronise. ``play`` is that law for 
 """
 
 import bisect
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import cycle, groupby, islice, starmap
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
@@ -88,12 +88,12 @@ class Played:
     @cached_property
     def host(self) -> tuple[Span, ...]:
         """Calls, host work and waits in order."""
-        return tuple(itertools.starmap(Span, self._host))
+        return tuple(starmap(Span, self._host))
 
     @cached_property
     def work(self) -> tuple[Span, ...]:
         """What ran on the GPU and its copy engines, in the order of submission."""
-        return tuple(itertools.starmap(Span, self._work))
+        return tuple(starmap(Span, self._work))
 
     @cached_property
     def shares(self) -> Mapping[Limit, float]:
@@ -347,9 +347,7 @@ def one_stream(workload: Workload, way: Way) -> bool:
 
 
 def _longer(workload: Workload, part: Kernels, way: Way) -> str:
-    """The constant that writing kernels add to the gap behind them; in graphs, frameworks' kernels have one of their
-    own.
-    """
+    """The constant that writing kernels add to the gap behind them; frameworks' kernels have their own in graphs."""
     return "code_graph" if way == "graph" and _code(workload, part) else f"write_{way}"
 
 
@@ -399,8 +397,8 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
         constants = {**constants, gap: constants[gap] - constants[f"one_stream_{way}"]}
     if way == "graph" and (further := _further_branches(workload)):
         constants = {**constants, "code_graph": constants["code_graph"] + further * constants["branch_graph"]}
-    stream = itertools.cycle(range(workload.streams))
-    for captured, parts in itertools.groupby(workload.parts, key=_capturable):
+    stream = cycle(range(workload.streams))
+    for captured, parts in groupby(workload.parts, key=_capturable):
         if captured and way == "graph":
             result += _replay(workload, list(parts), constants)
         else:
@@ -411,7 +409,7 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
 
 def graphs(workload: Workload) -> list[int]:
     """The number of nodes of each graph that the step becomes."""
-    groups = itertools.groupby(workload.parts, key=_capturable)
+    groups = groupby(workload.parts, key=_capturable)
     nodes = (
         sum(part.count for part in parts if isinstance(part, Kernels | Copies))
         for captured, parts in groups
@@ -433,18 +431,15 @@ def _further_branches(workload: Workload) -> int:
     if workload.streams == 1:
         return 0
     counts: Counter[int] = Counter()
-    dealt = itertools.cycle(range(workload.streams))
+    dealt = cycle(range(workload.streams))
     for part in workload.parts:
         if isinstance(part, Kernels) and _code(workload, part) and part.writes:
             if part.stream is None:
-                counts.update(itertools.islice(dealt, part.count))
+                counts.update(islice(dealt, part.count))
             else:
                 counts[part.stream] += part.count
     branches = sum(count >= SIDE * counts.total() for count in counts.values())
     return max(min(branches, MOST_BRANCHES) - 1, 0)
-
-
-Repeated = TypeVar("Repeated", Act, Work)
 
 
 def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
@@ -453,10 +448,11 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
             call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + (part.host_s or 0.0)
             way_s, works = constants["way"], _kernels(workload, part, constants, "stream")
             if (to := _stream_of(workload, part)) is None:
-                for work in _repeated(works, part):
+                for work in islice(cycle(works), part.count):
                     yield Act("launch", call_s, way_s, (work,), next(stream))
             else:
-                yield from _repeated([Act("launch", call_s, way_s, (work,), to) for work in works], part)
+                acts = [Act("launch", call_s, way_s, (work,), to) for work in works]
+                yield from islice(cycle(acts), part.count)
         case Copies(memory="pinned"):
             copy = Act("copy", constants[copy_name(part)] + part.host_s, constants[f"{part.direction}_way"])
             for _ in range(part.count):
@@ -481,14 +477,12 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
     The call hands the first node of each independent branch, a root of the graph, to the GPU one after another.
     """
     work: list[Work | Event] = []
-    stream = itertools.cycle(range(workload.streams))
+    stream = cycle(range(workload.streams))
     for part in parts:
         if isinstance(part, Kernels):
-            kernels = _kernels(workload, part, constants, "graph")
-            if _stream_of(workload, part) is None:
-                work += [kernel._replace(branch=next(stream)) for kernel in _repeated(kernels, part)]
-            else:
-                work += _repeated(kernels, part)
+            kernels = islice(cycle(_kernels(workload, part, constants, "graph")), part.count)
+            dealt = _stream_of(workload, part) is None
+            work += (kernel._replace(branch=next(stream)) for kernel in kernels) if dealt else kernels
         elif isinstance(part, Copies):
             around_s = constants[around_copy(part)] / 2
             work += [_copy(part, constants)._replace(gap_s=around_s, behind_s=around_s)] * part.count
@@ -529,11 +523,6 @@ def _roots(work: Sequence[Work | Event]) -> list[tuple[int, Work]]:
 def _stream_of(workload: Workload, part: Kernels) -> int | None:
     """The stream of all these kernels, or the branch of a graph; None if they go to the streams in turn."""
     return 0 if part.stream is None and workload.streams == 1 else part.stream
-
-
-def _repeated(each: Sequence[Repeated], part: Kernels) -> Iterator[Repeated]:
-    """One object for each of the part's kernels. Kernels of the same duration share one, which saves time."""
-    return itertools.islice(itertools.cycle(each), part.count)
 
 
 def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> list[Work]:

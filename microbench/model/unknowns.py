@@ -52,13 +52,13 @@ class HostTime(msgspec.Struct, frozen=True):
         return self.bare_s if end == "low" else self.typical_s
 
 
-def unknown_host(workload: Workload) -> bool:
-    """Whether a framework launches kernels whose host time nobody gave."""
-    return any(_lacks_host(part, workload) for part in workload.parts)
+def unknown_host(workload: Workload) -> list[Kernels]:
+    """The kernels of frameworks whose host time nobody gave."""
+    return [part for part in workload.parts if isinstance(part, Kernels) and _lacks_host(part, workload)]
 
 
-def _lacks_host(part: Part, workload: Workload) -> bool:
-    return isinstance(part, Kernels) and part.host_s is None and (part.layer or workload.layer) in FRAMEWORKS
+def _lacks_host(part: Kernels, workload: Workload) -> bool:
+    return part.host_s is None and (part.layer or workload.layer) in FRAMEWORKS
 
 
 def unknown_shares(workload: Workload, sms: int | None) -> bool:
@@ -112,14 +112,6 @@ def relaunched(workload: Workload, fit: Fit, layer: str) -> Workload:
         return replace(part, layer=None, host_s=host_s)
 
     return replace(workload.with_kernels(through), layer=layer)
-
-
-def host_of(workload: Workload, fit: Fit) -> HostTime | None:
-    """The host time of the first part for which nobody gave it; None if all is known."""
-    for part in workload.parts:
-        if isinstance(part, Kernels) and _lacks_host(part, workload):
-            return host_time(fit, part.layer or workload.layer, part.arguments)
-    return None
 
 
 def host_time(fit: Fit, layer: str, arguments: int) -> HostTime:

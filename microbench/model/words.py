@@ -266,7 +266,10 @@ def _certainty(forecast: Forecast) -> Finding:
     ways = [way for way in (forecast.stream, forecast.graph) if way is not None]
     misfits = [forecast.fit.misfit[way.way, "host" if way.limit == "host" else "gpu"] for way in ways]
     names = {"stream": "in the stream", "graph": "as a graph"}
-    within = [f"{_known_within(way)} {names[way.way]}" for way in ways]
+    within = []  # "within ±2.0 % in the stream", "from 8.05 to 37.1 ms, each ±2.0 %, as a graph"
+    for way in ways:
+        each = f"from {between(way)}, each {spread(max(end.half_width for end in way.ends))}," if way.ends else ""
+        within.append(f"{each or f'within {spread(way.half_width)}'} {names[way.way]}")
     steps, most = sum(misfit.steps for misfit in misfits), percent(max(misfit.most for misfit in misfits))
     off = f"off by at most {most} of the overhead (the time without kernels and copies)"
     text = f"For 95 % of the {steps} measured steps the model is {off}."
@@ -279,13 +282,6 @@ def _certainty(forecast: Forecast) -> Finding:
     )
     advice = "" if steps else "Measure graph_gain to check it."
     return Finding("prediction.interval", "note" if steps else "advice", title, text, threshold, advice=advice)
-
-
-def _known_within(way: Prediction) -> str:
-    """How well a step's time is known: "within ±2.0 %", "from 8.05 to 37.1 ms, each ±2.0 %,"."""
-    if not way.ends:
-        return f"within {spread(way.half_width)}"
-    return f"from {between(way)}, each {spread(max(end.half_width for end in way.ends))},"
 
 
 def _assumed(forecast: Forecast) -> Iterator[Finding]:

@@ -293,7 +293,7 @@ def _comparing_section(
     stacks = tuple(
         _stack(f"{prediction.way} {_short(name)}", prediction)
         for pair in pairs
-        for name, prediction in zip(names, pair.both, strict=True)
+        for name, prediction in zip(names, pair[:2], strict=True)
     )
     title = f"what if: {words.described(before.workload, before.fit.titles)}"
     path = "; ".join(dict.fromkeys((PATH, *words.drawn_as(before), *words.drawn_as(after))))
@@ -321,7 +321,7 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[BeforeAfter],
             Cell(whatif.in_words(pair) if changed else "", tone="strong"),
         )
         for pair in pairs
-        for changed, prediction in enumerate(pair.both)
+        for changed, prediction in enumerate(pair[:2])
     ]
     return Table(WAYS, "", titles, tuple(rows), notes)
 
