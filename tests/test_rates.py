@@ -76,7 +76,7 @@ def test_every_architecture_has_its_source_and_its_units() -> None:
             told = known.tensor_rate(dtype, board(capability=capability))
             assert told.value == rate
             assert told.unit == ("OP/clk/SM" if dtype == "int8" else "FLOP/clk/SM")
-            assert told.confidence == "high" or told.assumptions
+            assert found.confidence == "high" or told.assumptions
         for operation in found.alu:
             told = known.alu_rate(operation, board(capability=capability))
             assert told.unit == ("FLOP/clk/SM" if operation.startswith("fma") else "OP/clk/SM")

@@ -19,7 +19,6 @@ class Rate(msgspec.Struct, frozen=True):
     unit: str
     by: str
     source: str = ""
-    confidence: str = "high"
     assumptions: tuple[str, ...] = ()
 
 
@@ -138,7 +137,7 @@ def tensor_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
     if architecture.confidence != "high":
         assumptions += (f"confidence {architecture.confidence}",)
     unit = INTEGER if dtype == "int8" else FLOATING
-    return Rate(float(rate), unit, "tensor cores", architecture.source, architecture.confidence, assumptions)
+    return Rate(float(rate), unit, "tensor cores", architecture.source, assumptions)
 
 
 def alu_rate(operation: str, gpu: GpuInfo) -> Rate | None:
@@ -149,7 +148,7 @@ def alu_rate(operation: str, gpu: GpuInfo) -> Rate | None:
         return None
     unit = FLOATING if operation.startswith("fma") else INTEGER
     assumptions = () if architecture.confidence == "high" else (f"confidence {architecture.confidence}",)
-    return Rate(float(rate), unit, f"ALUs {operation}", architecture.source, architecture.confidence, assumptions)
+    return Rate(float(rate), unit, f"ALUs {operation}", architecture.source, assumptions)
 
 
 def rate_of(bound: str | None, gpu: GpuInfo | None) -> Rate | None:

@@ -295,9 +295,9 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
 
 def _add_to_store(store: Path, folder: Path) -> list[str]:
     """Add the campaign's runs to the store that reports and queries read; lines that say what was not added."""
-    from microbench.fleet.store import add_all, campaign_sources
-
     try:
+        from microbench.fleet.store import add_all, campaign_sources
+
         failed = add_all(store, campaign_sources(folder)).failed
     except MicrobenchError as error:
         later = ["microbench", "fleet", "import", str(folder), "--store", str(store)]
@@ -319,12 +319,13 @@ def _grouped(tasks: Sequence[Task]) -> list[str]:
 
 def _tell_trend(store: Path) -> None:
     """Draw what changed over the campaigns of the store, and name the outliers of the newest."""
-    from microbench.fleet.sheet import name_of, trend_screen
-    from microbench.fleet.trend import trend
-    from microbench.fleet.verdict import judged
     from microbench.report.terminal import terminal
 
     try:
+        from microbench.fleet.sheet import name_of, trend_screen
+        from microbench.fleet.trend import trend
+        from microbench.fleet.verdict import judged
+
         unlike = _listed([name_of(named.gpu) for named in judged(store).named])
         more = f"outliers in this campaign: {unlike}: microbench fleet report --store {store}" if unlike else ""
         draw(trend_screen(trend(store, None, fleet_store.USUAL_LAST), more))

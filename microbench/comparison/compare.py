@@ -40,6 +40,7 @@ Verdict = Literal[
     "slower", "farther", "faster", "nearer", "more", "fewer", "same", "within 10 %", "unclear", "incomparable"
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+By = Literal["value", "clock", "drift"]
 # Changes for the worse and for the better. A count is neither. "farther" and "nearer" mean: from the ceiling.
 WORSE: tuple[Verdict, ...] = ("slower", "farther")
 BETTER: tuple[Verdict, ...] = ("faster", "nearer")
@@ -77,7 +78,7 @@ class Change(msgspec.Struct, frozen=True):
     reason: Unready | Undecided | Incomparable | None = None
     ratio: Interval | None = None
     judged: Interval | None = None
-    by: Literal["value", "clock", "drift"] = "value"
+    by: By = "value"
     shares: bool = False
 
     @property
@@ -288,16 +289,10 @@ def _judged(pair: Pair, row: int, decision: Decision, same_within: float) -> Cha
     verdict, reason = direction(pair, shift), None
     if not decision.changed[row]:
         verdict, reason = decision.unchanged(row, same_within)
-    return Change(
-        base=pair.base,
-        new=pair.new,
-        verdict=verdict,
-        reason=reason,
-        ratio=ratio_of(float(raw.shift[row]), float(raw.own[row]), cost_sign(pair)),
-        judged=ratio_of(moved, half, cost_sign(pair)),
-        by="clock" if shift != raw.shift[row] else "drift" if moved != shift else "value",
-        shares=pair.ceilings is not None,
-    )
+    ratio = ratio_of(float(raw.shift[row]), float(raw.own[row]), cost_sign(pair))
+    by: By = "clock" if shift != raw.shift[row] else "drift" if moved != shift else "value"
+    judged_ratio = ratio_of(moved, half, cost_sign(pair))
+    return Change(pair.base, pair.new, verdict, reason, ratio, judged_ratio, by, pair.ceilings is not None)
 
 
 def _not_judged(pair: Pair) -> Change:

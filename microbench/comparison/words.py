@@ -277,7 +277,8 @@ def _suites(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
     for suite in comparison.suites:
         if suite.changed:
             way = "slower" if suite.slower else "faster"
-            text = f"{suite.went} of {suite.rows} figures that the {_clock_of(suite)} times moved together. "
+            clock = "host" if suite.host else "GPU"
+            text = f"{suite.went} of {suite.rows} figures that the {clock} times moved together. "
             if suite.host and controls is not None and controls.unchanged:
                 text += (
                     f"The {controls.rows} controls, figures of the host that no driver takes part in, did not: the "
@@ -298,18 +299,15 @@ def _suites(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
             yield _drift(comparison, members, base, new)
 
 
-def _clock_of(suite: SuiteShift) -> str:
-    return "host" if suite.host else "GPU"
-
-
 def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, new: Side) -> Finding:
     """Suites that moved together, but no farther than a host or a GPU may from run to run."""
-    clock, controls = _clock_of(members[0]), comparison.controls
+    host, controls = members[0].host, comparison.controls
+    clock = "Host" if host else "GPU"
     moved = ", ".join(_shift_in_words(suite, None) for suite in members)
     taken_off = "The shift is taken off each figure, and --fail-on ignores it."
-    no_verdict = _no_verdict(comparison, host=clock == "host")
-    title = f"{clock[0].upper()}{clock[1:]} times moved together, {no_verdict}: {moved}"
-    if clock == "GPU":
+    no_verdict = _no_verdict(comparison, host=host)
+    title = f"{clock} times moved together, {no_verdict}: {moved}"
+    if not host:
         text = taken_off
     elif controls is None:
         both = shlex.join(["microbench", "run", "host", *(suite.suite for suite in members), "--to-compare"])

@@ -58,7 +58,6 @@ class Task(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """The name for people."""
         return f"{self.node} {self.gpu}" if self.gpu else self.node
 
     def file_name(self, number: int) -> str:

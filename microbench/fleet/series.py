@@ -60,26 +60,12 @@ class Board(NamedTuple):
 class Point(NamedTuple):
     """A GPU in a campaign, and the versions of microbench and CUDA there."""
 
-    campaign: str
-    node: str
-    device: str
-    number: int | None
+    key: Key
+    board: Board
+    moment: Moment
     of_class: str
-    began: str
     tool_version: str
     cuda: str | None
-
-    @property
-    def key(self) -> Key:
-        return self.node, self.device
-
-    @property
-    def board(self) -> Board:
-        return Board(self.node, self.number)
-
-    @property
-    def moment(self) -> Moment:
-        return self.began, self.campaign
 
 
 class Series(NamedTuple):
@@ -115,10 +101,13 @@ def comparable(connection: Any, directory: Path, campaign: str | None, last: int
     wanted = _asked(directory, known[0])
     alike = list(islice((one for one in known if one in several and _asked(directory, one) == wanted), last))
     connection.execute(POINTS, [alike, *how])
-    columns = "campaign, node, device, index, class, began, tool_version, cuda"
-    listed = f"SELECT {columns} FROM points ORDER BY point"
-    points = [Point._make(row) for row in connection.execute(listed).fetchall()]
-    others = known.index(alike[-1]) + 1 - len({point.campaign for point in points})
+    columns = "node, device, index, began, campaign, class, tool_version, cuda"
+    listed = connection.execute(f"SELECT {columns} FROM points ORDER BY point").fetchall()
+    points = [
+        Point((node, device), Board(node, number), (began, campaign), *more)
+        for node, device, number, began, campaign, *more in listed
+    ]
+    others = known.index(alike[-1]) + 1 - len({point.moment[1] for point in points})
     return Campaigns(known[0], how[-1], others, points, list(_series(connection, points)))
 
 

@@ -161,14 +161,10 @@ def _finding(named: Named) -> Finding:
     most = f" and {len(named.slow) - MOST_SLOW} more" if len(named.slow) > MOST_SLOW else ""
     first, *others = named.causes
     severity: Severity = "problem" if max(named.slow.values()) >= FACTOR - 1 else "warning"
-    return Finding(
-        rule="fleet.slow",
-        severity=severity,
-        title=f"{name_of(named.gpu)}: {_slow(named)}{most} ({first.kind}: {first.seen})",
-        text=" ".join(f"Perhaps also {cause.kind}: {cause.seen}." for cause in others),
-        advice=next((cause.check for cause in named.causes if cause.check), ""),
-        threshold=THRESHOLD,
-    )
+    title = f"{name_of(named.gpu)}: {_slow(named)}{most} ({first.kind}: {first.seen})"
+    text = " ".join(f"Perhaps also {cause.kind}: {cause.seen}." for cause in others)
+    advice = next((cause.check for cause in named.causes if cause.check), "")
+    return Finding("fleet.slow", severity, title, text, THRESHOLD, advice=advice)
 
 
 def _slow(named: Named) -> str:
@@ -424,14 +420,9 @@ def _change(event: Event, trend: Trend) -> Finding:
     seen = seen or "no recorded fact changed with it"
     largest = max(one.size for one in event.moved)
     severity: Severity = "note" if largest <= 0 else "problem" if largest >= math.log(FACTOR) else "warning"
-    return Finding(
-        rule="fleet.changed",
-        severity=severity,
-        title=f"{_who(event, trend)}: {', '.join(moved)} since {minute(event.since)} ({seen})",
-        text="",
-        advice=next((cause.check for cause in event.causes if cause.check), ""),
-        threshold=CHANGED,
-    )
+    title = f"{_who(event, trend)}: {', '.join(moved)} since {minute(event.since)} ({seen})"
+    advice = next((cause.check for cause in event.causes if cause.check), "")
+    return Finding("fleet.changed", severity, title, "", CHANGED, advice=advice)
 
 
 def _who(event: Event, trend: Trend) -> str:

@@ -124,13 +124,13 @@ def _trend(connection: Any, directory: Path, campaign: str | None, last: int) ->
     recorded = cache(lambda name: gpus_of(connection, name))
     events = [_event(recorded, *told) for told in _told(steps, list(newest.values()))]
     events.sort(key=lambda event: (event.slower, event.since), reverse=True)
-    times = sorted(point.began for point in points)
+    times = sorted(point.moment[0] for point in points)
     return Trend(
         campaign=found.newest,
         simulated=found.simulated,
         first=times[0] if times else "",
         last=times[-1] if times else "",
-        campaigns=len({point.campaign for point in points}),
+        campaigns=len({point.moment[1] for point in points}),
         others=found.others,
         classes=len({point.of_class for point in newest.values()}),
         gpus=tuple(point.board for point in newest.values()),
@@ -157,7 +157,7 @@ def _swapped(points: Iterable[Point]) -> tuple[list[Swapped], set[Key]]:
         keys.sort(key=lambda key: first[key].moment)
         for before, after in pairwise(keys):
             if board.number is not None and newest[before].moment < first[after].moment:
-                found.append(Swapped(board, first[after].began))
+                found.append(Swapped(board, first[after].moment[0]))
                 gone.add(before)
     return found, gone
 
@@ -206,7 +206,7 @@ def _told(steps: Sequence[_Shift], points: Sequence[Point]) -> Iterator[tuple[li
     Each comes with the class or node that it is of, and with the other GPUs there.
     """
     left = list(steps)
-    for place in (attrgetter("of_class"), attrgetter("node")):
+    for place in (attrgetter("of_class"), attrgetter("board.node")):
         wide = _wide(left, points, place)
         told = {id(one) for several in wide.values() for one in several}
         left = [one for one in left if id(one) not in told]
@@ -291,7 +291,7 @@ def _causes(
 
 def _gpu(recorded: Callable[[str], Mapping[Key, Gpu]], point: Point) -> Gpu:
     """The GPU of a point, with its labels and versions among its facts."""
-    gpu = recorded(point.campaign)[point.key]
+    gpu = recorded(point.moment[1])[point.key]
     labels = {f"label {name}": value for name, value in gpu.labels.items()}
     versions = {"microbench": point.tool_version, **({"CUDA": point.cuda} if point.cuda else {})}
     return gpu._replace(facts={**gpu.facts, **labels, **versions})

@@ -345,7 +345,10 @@ def _around_a_kernel(evidence: Evidence) -> Found:
         begun, assumed = start, "a kernel begins when the host sees its first act"
     if begun is not None:
         yield "way", of_rows(((1, begun), (-1, submit)), assumed)
-        rest = [(1.0, of_rows(((1, trip), (-1, begun)))), (-1.0, _as_measured(empty))]
+        rest = [
+            (1.0, of_rows(((1, trip), (-1, begun)))),
+            (-1.0, replace(empty, assumed="")),
+        ]  # what profilers add cancels out
         yield "complete", combined(rest, assumed)
         return
     half = combined([(0.5, of_rows(((1, trip), (-1, submit)))), (-0.5, empty)])
@@ -499,7 +502,7 @@ def _model_gaps(evidence: Evidence) -> Iterator[Constant]:
 def _gaps_without_profiler(evidence: Evidence) -> Found:
     """The gaps of runs without launch_gap. In a stream: the period of gated kernels as long as launch_gap's less their
     duration; in a graph: the time that a node adds less an empty kernel."""
-    longer = profiled_longer(evidence)
+    longer = profiled_longer(evidence)  # cancels out in a run's steps, so the gaps count as measured
     durations = dict(evidence.curve("launch_duration", "duration", "duration_ns"))
     gated = evidence.curve("launch_duration", "gated", "duration_ns")
     streams = {at: of_rows(((1, row), (-1, durations[at]))) for at, row in gated if at in durations}
@@ -508,17 +511,13 @@ def _gaps_without_profiler(evidence: Evidence) -> Found:
         nearest = min(streams, key=lambda duration_ns: abs(duration_ns - SPIN_NS))
         own, half = streams[nearest], half_width(middle(list(streams.values())))
         widened = around(own.value, max(half, half_width(own)), own.rests_on)
-        yield "gap_stream", _as_measured(combined([(1, widened), (-1, longer)]))
+        yield "gap_stream", replace(combined([(1, widened), (-1, longer)]), assumed="")
     nodes = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "node", "nodes")]
     if len(nodes) > 1:
         (few, first), (many, last) = nodes[0], nodes[-1]
         node = [(many / (many - few), last), (-few / (many - few), first)]
-        yield "gap_graph", _as_measured(combined([*node, (-1, empty_kernel(evidence))], least=-math.inf))
-
-
-def _as_measured(constant: Constant) -> Constant:
-    """The constant without its assumption, because what profilers are assumed to add cancels out in a run's steps."""
-    return replace(constant, assumed="")
+        gap_graph = combined([*node, (-1, empty_kernel(evidence))], least=-math.inf)
+        yield "gap_graph", replace(gap_graph, assumed="")
 
 
 def _lives(evidence: Evidence) -> Found:
@@ -706,7 +705,6 @@ class Pair(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether the kernels do nothing."""
         return self.duration_ns == 0
 
     @property

@@ -61,7 +61,6 @@ class TimedStep(msgspec.Struct, frozen=True):
 
     @property
     def call(self) -> str:
-        """The constant of its launch call."""
         return call_name(self.layer, self.arguments)
 
     def gpu_paced(self, values: Mapping[str, float]) -> bool:
@@ -109,20 +108,10 @@ def steps(evidence: Evidence) -> list[TimedStep]:
                 shortest_s = shortest.value if shortest is not None and duration_ns == 0 else 0.0
                 longer = known[f"write_{way}"]
                 kernel_s, unknown_s = max(kernel_s, shortest_s) + longer.value, half_width(longer) / NORMAL
-            result.append(
-                TimedStep(
-                    way=way,
-                    layer=layer,
-                    arguments=1 if duration_ns or layer in operations else 0,
-                    kernels=kernels,
-                    own_s=kernel_s,
-                    seconds=seconds,
-                    sigma_s=math.hypot(
-                        max(row.interval.half_width / NORMAL, LEAST_SIGMA) * seconds, kernels * unknown_s
-                    ),
-                    row=rests_on(row)[0],
-                )
-            )
+            arguments = 1 if duration_ns or layer in operations else 0
+            sigma = max(row.interval.half_width / NORMAL, LEAST_SIGMA)
+            sigma_s = math.hypot(sigma * seconds, kernels * unknown_s)
+            result.append(TimedStep(way, layer, arguments, kernels, kernel_s, seconds, sigma_s, rests_on(row)[0]))
     return result
 
 

@@ -142,7 +142,6 @@ class Forecast(msgspec.Struct, frozen=True):
         return self.change(unknowns.filled(self.workload, self.fit, host, share), self.fit)
 
     def step_s(self, way: Way, host: unknowns.End | float, share: unknowns.End) -> float:
-        """The time of a step with that host time and share of the SMs."""
         return _flow(self.at(host, share), self.fit.values, way).step_s
 
     @property
@@ -262,12 +261,8 @@ def making(workload: Workload, fit: Fit, stream_s: float) -> Making:
     )
     shares = [example.capture_share for example in fit.model_code if example.capture_share is not None]
     driver_s = with_calls(fit, workload).values["make"]
-    return Making(warm_ups(workload) * stream_s, calls_s * (statistics.median(shares) if shares else 1.0), driver_s)
-
-
-def warm_ups(workload: Workload) -> int:
-    """The steps that run in the stream only to prepare the capture."""
-    return WARM_UPS.get(workload.layer, 0)
+    warm_up_s = WARM_UPS.get(workload.layer, 0) * stream_s
+    return Making(warm_up_s, calls_s * (statistics.median(shares) if shares else 1.0), driver_s)
 
 
 def predict(workload: Workload, fit: Fit, way: Way, host_s: float = 0.0) -> Prediction:
@@ -331,7 +326,6 @@ class _Flow(msgspec.Struct, frozen=True):
 
     @property
     def step_s(self) -> float:
-        """The time of a step."""
         return self.many.end_s if self.few is None else (self.many.end_s - self.few.end_s) / self.steps
 
     @property
@@ -497,12 +491,10 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def pieces(self) -> int:
-        """How many pieces make the step."""
         return whole(self.row, "waits")
 
     @property
     def step_s(self) -> float:
-        """The prediction for the whole step."""
         return self.pieces * self.predicted.step_s
 
     @property

@@ -152,7 +152,6 @@ class _State:
         self._starts: list[Moment] = []  # begins of kernels, in the order of time
 
     def do(self, index: int, act: Act) -> None:
-        """One act of the host."""
         called = now = self._now
         if act.kind == "event":
             self._submit(index, act, called)

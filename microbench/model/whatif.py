@@ -46,7 +46,6 @@ class Changes(msgspec.Struct, frozen=True):
     layer: str | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything changes."""
         return any(getattr(self, name) is not None for name in self.__struct_fields__)
 
 
@@ -192,12 +191,10 @@ class Times(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times as fast it becomes."""
         return self.before_s / self.after_s if self.after_s > 0 else 1.0
 
     @property
     def same(self) -> bool:
-        """Whether it stays as it is, or nearly."""
         return abs(self.after_s - self.before_s) <= SAME * self.before_s
 
 

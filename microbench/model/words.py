@@ -11,7 +11,7 @@ from microbench.analysis.graph_steps import LITTLE, kernel_counts, kernels_in_wo
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent, short_size, spread, times, two_times
 from microbench.model.constants import OWN_SCATTERS, Pair, half_width, pairs
-from microbench.model.forecast import WORTH, Forecast, Prediction, warm_ups
+from microbench.model.forecast import WARM_UPS, WORTH, Forecast, Prediction
 from microbench.model.model import Limit, call_name
 from microbench.model.unknowns import unknown_shares
 from microbench.model.workload import Copies, Kernels, Wait, Workload
@@ -154,10 +154,11 @@ def paying(forecast: Forecast, *, parts: bool = True) -> str:
 def _making(forecast: Forecast) -> str:
     """What making the graph consists of, each part at both ends of a range, or how sure the driver's part alone is."""
     first, last = (forecast.ends[0].making, forecast.ends[-1].making) if forecast.ends else (forecast.making,) * 2
-    steps, layer = warm_ups(forecast.workload), title_of(forecast.workload.layer, forecast.fit.titles)
+    layer = forecast.workload.layer
+    steps, title = WARM_UPS.get(layer, 0), title_of(layer, forecast.fit.titles)
     what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up steps"] if steps else []
     if last.calls_s > 0:
-        what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {layer} in the capture")
+        what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {title} in the capture")
     sure = spread(half_width(forecast.fit.constants["make"]) / last.driver_s) if last.driver_s > 0 else ""
     if not what:
         return f" {sure}".rstrip()

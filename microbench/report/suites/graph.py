@@ -113,7 +113,7 @@ def life(evidence: Evidence) -> Bars | None:
         return None
     bars = []
     for name, line in lines.items():
-        misfits = (Cell(percent(share), tone="quiet") for share in (line.misfit.median, line.misfit.largest))
+        misfits = (Cell(percent(share), tone="quiet") for share in (line.median_off, line.most_off))
         cells = (Cell(as_time(line.slope), tone="strong"), Cell(as_time(line.constant)), *misfits)
         tone: Tone = "second" if name in ("relaunch", "node") else "first"
         bars.append(Bar(PHASES[name], max(line.slope, 0.0), None, cells, tone))
