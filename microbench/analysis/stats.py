@@ -11,10 +11,19 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from microbench.analysis import levels
 from microbench.analysis.clocks import ClockState, clock_state, is_arithmetic
-from microbench.analysis.host_states import busy_rounds, follows
-from microbench.analysis.quantiles import FloatArray, Quantiles, of_rows, quantile, ranks_of, work_of
+from microbench.analysis.quantiles import (
+    LEAST_DISTANCE,
+    FloatArray,
+    Levels,
+    Quantiles,
+    levels_of_rounds,
+    middle,
+    of_rows,
+    quantile,
+    ranks_of,
+    work_of,
+)
 from microbench.core.model import HOST, BenchmarkInfo, Deviation, Measurement, Metric, Outcome, PerCall, Run, Telemetry
 
 Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
@@ -36,6 +45,12 @@ STUDENT_T = (
     NORMAL_95,
 )  # fmt: skip
 INVERSE_FREEDOM = (*(1 / freedom for freedom in range(1, len(STUDENT_T))), 0.0)
+# Calls from Python and of compiled code, a reading of the clock, a thread that wakes another: times of every round.
+CONTROLS = ("host_call", "host_timer", "host_wakeup")
+# With a single quiet round nobody knows how far quiet rounds lie apart.
+LEAST_QUIET = 2
+# A quiet host drifts by 12 % within a minute. Calls of Python layers lie within 5 % of their fastest round there.
+QUIET_WITHIN = 0.15
 
 
 def student_95(freedom: FloatArray) -> FloatArray:
@@ -96,7 +111,7 @@ def rounds_interval(
         return rounds[0] if deviation is None else _over_processes(rounds[0], deviation)
     medians = [interval.median for interval in rounds]
     low, high = (_median(ends) for ends in zip(*((one.low, one.high) for one in rounds), strict=True))
-    two = None if busy else levels.of_rounds(medians, high - low)
+    two = None if busy else levels_of_rounds(medians, high - low)
     upper = busy or [two is not None and 2 * value > sum(two) for value in medians]
     states = [[one for one, flag in zip(medians, upper, strict=True) if flag == state] for state in (False, True)]
     middle = _median(states[0] if busy else medians)
@@ -141,7 +156,7 @@ def _over_processes(interval: Interval, deviation: Deviation) -> Interval:
 
 def _median(values: Sequence[float]) -> float:
     """The median of a few values; NaN if any value is."""
-    return math.nan if any(map(math.isnan, values)) else levels.middle(sorted(values))
+    return math.nan if any(map(math.isnan, values)) else middle(sorted(values))
 
 
 def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
@@ -168,7 +183,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     tail: float
     trust: Trust
     per_call: PerCall | None = None
-    levels: levels.Levels | None = None
+    levels: Levels | None = None
 
 
 def summarize(
@@ -243,7 +258,7 @@ def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
     return "steady" if agree and "noisy" not in grades else "noisy"
 
 
-def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:
+def levels_over(rounds: Sequence[Summary]) -> Levels | None:
     """The two levels at which the rounds lie, or at which the samples of most rounds do; None if there is only one.
 
     Rounds of a single sample have none, because nobody knows how far one sample of a process lies from the next.
@@ -257,7 +272,7 @@ def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:
         low, high = (_median(several) for several in zip(*within, strict=True))
         return low, high
     widths = [summary.interval.high - summary.interval.low for summary in rounds]
-    return levels.of_rounds([summary.interval.median for summary in rounds], _median(widths))
+    return levels_of_rounds([summary.interval.median for summary in rounds], _median(widths))
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -299,7 +314,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         return len(self.summaries) == 1 and self.deviation is None
 
     @property
-    def levels(self) -> levels.Levels | None:
+    def levels(self) -> Levels | None:
         """The two levels at which the row lies, the lower one first, or None."""
         return levels_over(self.summaries)
 
@@ -428,3 +443,55 @@ def _row(
         deviation=deviation,
         busy=busy,
     )
+
+
+# Rounds in which the host was busy, by work that no driver and no GPU takes part in.
+
+
+def busy_rounds(run: Run) -> dict[int, frozenset[int]]:
+    """The rounds of each session in which the controls lie on the slower of two levels. Other sessions have none.
+
+    The state of a round is the median over the controls of how much slower each is than in its fastest round.
+    """
+    measured: dict[int, dict[str, dict[int, float]]] = {}
+    for outcome in run.outcomes:
+        if outcome.case.benchmark in CONTROLS and outcome.measurements and outcome.measurements[0].n:
+            first = outcome.measurements[0]
+            rounds = measured.setdefault(outcome.session, {}).setdefault(outcome.case.id, {})
+            rounds[outcome.round] = float(np.median(first.values)) / first.calls_per_sample
+    found = {session: _busy(list(cases.values())) for session, cases in measured.items()}
+    return {session: rounds for session, rounds in found.items() if rounds}
+
+
+def _busy(controls: Sequence[Mapping[int, float]]) -> frozenset[int]:
+    """The rounds that all of these controls have, and in which most of them were on the slower level."""
+    rounds = sorted(set.intersection(*map(set, controls)))
+    costs = np.array([[control[number] for number in rounds] for control in controls])
+    if len(rounds) <= LEAST_QUIET or not (np.isfinite(costs).all() and costs.min() > 0):
+        return frozenset()
+    slowed = np.median(costs / costs.min(axis=1, keepdims=True), axis=0).tolist()
+    two = levels_of_rounds(slowed, 0.0)
+    between = math.sqrt(math.prod(two)) if two is not None else math.inf
+    return frozenset(number for number, slow in zip(rounds, slowed, strict=True) if slow > between)
+
+
+def follows(costs: Sequence[float], busy: Sequence[bool]) -> bool:
+    """Whether a figure is worse in every busy round than in every quiet one, by as much as levels lie apart."""
+    quiet, slowed = ([cost for cost, flag in zip(costs, busy, strict=True) if flag == state] for state in (False, True))
+    if len(quiet) < LEAST_QUIET or not slowed or max(quiet) >= min(slowed):
+        return False
+    return middle(sorted(slowed)) > (1 + LEAST_DISTANCE) * middle(sorted(quiet))
+
+
+def busy_for_calls(costs: Sequence[Sequence[float]]) -> tuple[bool, ...]:
+    """The rounds in which a layer's own calls show that the host was busy; nothing if they show no quiet ones beside.
+
+    Each layer of Python has processes of its own, minutes after the controls. ``costs`` are the rounds of its figures,
+    of which at least a quarter feels the host.
+    """
+    values = np.array(costs)
+    if values.shape[1] <= LEAST_QUIET or not (np.isfinite(values).all() and values.min() > 0):
+        return ()
+    slowed = np.quantile(values / values.min(axis=1, keepdims=True), 0.75, axis=0)
+    busy = tuple((slowed > 1 + QUIET_WITHIN).tolist())
+    return busy if any(busy) and busy.count(False) >= LEAST_QUIET else ()

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from microbench.analysis.levels import LEAST_DISTANCE
-from microbench.analysis.quantiles import FloatArray
+from microbench.analysis.quantiles import LEAST_DISTANCE, FloatArray
 from microbench.comparison.compare import Change, Comparison, Verdict, compared, direction, ratio_of
 from microbench.comparison.decision import LEAST_DEVIATION, NORMAL_MAD, SAME_WITHIN, BoolArray, Undecided, by_chance
 from microbench.comparison.pairs import Pair, cost_sign, figures, paired

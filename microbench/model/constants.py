@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence, rests_on, whole
 from microbench.analysis.fits import line
 from microbench.analysis.graph_steps import MAKING
-from microbench.analysis.host_states import busy_for_calls
-from microbench.analysis.stats import Interval, Row, rounds_interval
+from microbench.analysis.stats import Interval, Row, busy_for_calls, rounds_interval
 from microbench.core.ops import LOOP_LAYER
 from microbench.model.model import WAYS, Way, call_name, replay_name
 from microbench.model.workload import Direction

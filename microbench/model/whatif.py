@@ -107,7 +107,7 @@ def _described_step(workload: Workload, changes: Changes, titles: Mapping[str, s
         yield Change("what kernels do", times(1.0), times(changes.kernel_time), lasting)
     if changes.host_time is not None:
         own = any(part.host_s for part in kernels) or any(isinstance(part, HostWork) for part in workload.parts)
-        own = own or unknowns.unknown_host(workload)
+        own = own or bool(unknowns.unknown_host(workload))
         yield Change(HOST_TIME, times(1.0), times(changes.host_time), own)
 
 
