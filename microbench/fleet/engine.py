@@ -207,17 +207,14 @@ class Engine:
         """What ``node.measure`` gets."""
         options = self.campaign.options
         device = task.gpu or options.device
-        arguments = list(self.campaign.selection)
-        if options.preset != "default":
-            arguments.append(f"--{options.preset}")
-        for override in options.overrides:
-            arguments += ["--set", override]
-        if device:
-            arguments += ["--device", device]
-        if options.rounds != 1:
-            arguments += ["--rounds", str(options.rounds)]
-        if options.time_limit_s is not None:
-            arguments += ["--time-limit", str(options.time_limit_s)]
+        arguments = [*self.campaign.selection, *([f"--{options.preset}"] if options.preset != "default" else [])]
+        given: list[tuple[str, object]] = [
+            *(("--set", override) for override in options.overrides),
+            ("--device", device),
+        ]
+        given += [("--rounds", options.rounds if options.rounds != 1 else None), ("--time-limit", options.time_limit_s)]
+        for option, value in given:
+            arguments += [option, str(value)] if value not in (None, "") else []
         differs = self.simulated.get(task.node, Simulated())
         return {
             "task": task.name, "topic": self._topic, "arguments": arguments,

@@ -6,7 +6,7 @@ share.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Required, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -49,12 +49,6 @@ class Fields(TypedDict, total=False):
     resolution: float | None
 
 
-class ClockedFields(Fields):
-    """Fields with the clock, which must be given."""
-
-    clock: Required[Clock]
-
-
 class Meter:
     """Takes the samples of one case. It reads time only from the GPU's or host's clock, so a virtual clock works too.
 
@@ -87,12 +81,13 @@ class Meter:
         metric: str,
         take: Callable[[], Sequence[float]],
         *,
+        clock: Clock,
         calls: int = 1,
         per_call: Callable[[], PerCall | None] | None = None,
-        **fields: Unpack[ClockedFields],
+        **fields: Unpack[Fields],
     ) -> Measurement:
         """One metric of which ``take`` returns raw samples, or nothing. ``per_call`` is called after sampling."""
-        (measurement,) = self.sample((metric,), lambda: {metric: take()}, calls=calls, **fields)
+        (measurement,) = self.sample((metric,), lambda: {metric: take()}, clock=clock, calls=calls, **fields)
         return msgspec.structs.replace(measurement, per_call=per_call()) if per_call else measurement
 
     def host_ns(
@@ -115,7 +110,7 @@ class Meter:
         def batch() -> Mapping[str, Sequence[float]]:
             return {name: (value,) for name, value in take().items()}
 
-        return self.sample(names, batch, calls=calls, clock=clock, **fields)
+        return self.sample(names, batch, clock=clock, calls=calls, **fields)
 
     def collect_stamps(
         self,
@@ -155,8 +150,9 @@ class Meter:
         names: Sequence[str],
         take: Callable[[], Mapping[str, Sequence[float]]],
         *,
+        clock: Clock,
         calls: int = 1,
-        **fields: Unpack[ClockedFields],
+        **fields: Unpack[Fields],
     ) -> list[Measurement]:
         """Call ``take`` until every metric has enough samples. It returns a batch of them for each metric, or nothing.
 
@@ -166,9 +162,9 @@ class Meter:
         """
         step = fields.get("resolution")
         if step is None:
-            step = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(fields["clock"])
+            step = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(clock)
         fields["resolution"] = step
-        if fields["clock"] == "host":
+        if clock == "host":
             fields.setdefault("floor_s", self.floors.timer_call_s)
         limits, first = self.limits, names[0]
         samples: dict[str, list[float]] = {name: [] for name in names}
@@ -205,9 +201,7 @@ class Meter:
                 stopped = "count"
                 break
         return [
-            Measurement(
-                metric=name, samples=stored(values), n=len(values), calls_per_sample=calls, stopped=stopped, **fields
-            )
+            Measurement(name, clock, stored(values), len(values), calls_per_sample=calls, stopped=stopped, **fields)
             for name, values in samples.items()
         ]
 
@@ -219,7 +213,7 @@ class Meter:
         )
 
     def counted(self, metric: str, counts: Sequence[float]) -> Measurement:
-        return Measurement(metric=metric, clock="counter", samples=stored(counts), n=len(counts))
+        return Measurement(metric, "counter", stored(counts), len(counts))
 
     def burst(self, submit: Submit) -> int:
         """Warm up and find how many calls make one sample.
