@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from microbench.analysis.stats import Interval, Row
+from microbench.comparison import pairs as matching
 from microbench.comparison.decision import (
     CONTROLS_WITHIN,
     SAME_WITHIN,
@@ -23,17 +24,7 @@ from microbench.comparison.decision import (
     Undecided,
     decide,
 )  # fmt: skip
-from microbench.comparison.pairs import (
-    Incomparable,
-    Matched,
-    Pair,
-    TwoGpus,
-    Unready,
-    cost_sign,
-    figures,
-    paired,
-    same_model,
-)
+from microbench.comparison.pairs import Incomparable, Pair, TwoGpus, Unready, cost_sign
 from microbench.core.model import Fact, Metric, Run
 
 Verdict = Literal[
@@ -231,14 +222,14 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
 
     Raises RunUnreadableError for samples that are not numbers.
     """
-    matched = paired(base, new)
+    matched = matching.paired(base, new)
     ready = [pair for pair in matched.pairs if pair.reason is None]
     judged: dict[int, Change] = {}
     suites: list[SuiteShift] = []
     smallest: dict[tuple[str, bool], float] = {}
     controls: Controls | None = None
     if ready:
-        arrays = figures(ready, {gpu.uuid: gpu for two in matched.gpus for gpu in two})
+        arrays = matching.figures(ready, {gpu.uuid: gpu for two in matched.gpus for gpu in two})
         decision = decide(arrays)
         judged = {id(pair): _judged(pair, row, decision, same_within) for row, pair in enumerate(ready)}
         suites = _suites(ready, arrays, decision)
@@ -258,7 +249,9 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
     return msgspec.structs.replace(found, suites=tuple(suites), smallest=smallest, controls=controls)
 
 
-def compared(base: Run, new: Run, matched: Matched, judged: Mapping[int, Change], same_within: float) -> Comparison:
+def compared(
+    base: Run, new: Run, matched: matching.Matched, judged: Mapping[int, Change], same_within: float
+) -> Comparison:
     """The comparison with these verdicts, by the ``id`` of their pairs; the other pairs have none."""
     return Comparison(
         base=base,
@@ -267,7 +260,7 @@ def compared(base: Run, new: Run, matched: Matched, judged: Mapping[int, Change]
         only_base=matched.only_base,
         only_new=matched.only_new,
         gpus=matched.gpus,
-        other_models=tuple(two for two in matched.gpus if not same_model(*two)),
+        other_models=tuple(two for two in matched.gpus if not matching.same_model(*two)),
         same_within=same_within,
         differences=_differences(base, new, matched.gpus),
     )

@@ -10,19 +10,8 @@ import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed, row_name
 from microbench.analysis.stats import STABLE_HALF_WIDTH, Row
-from microbench.comparison import decision
-from microbench.comparison.compare import (
-    BETTER,
-    COUNTED,
-    LEAST_TOGETHER,
-    LOST,
-    VERDICTS,
-    WORSE,
-    Change,
-    Comparison,
-    Controls,
-    SuiteShift,
-)  # fmt: skip
+from microbench.comparison import compare, decision
+from microbench.comparison.compare import WORSE, Change, Comparison, Controls, SuiteShift
 from microbench.comparison.pairs import MINIMUM_ROUNDS
 from microbench.core.model import Run
 from microbench.core.units import counted, percent, ratio, round_percent
@@ -111,12 +100,12 @@ def summary(comparison: Comparison) -> Finding:
 
     Its text is the line after the word. It names the suites and benchmarks that changed.
     """
-    counts = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
+    counts = {verdict: len(comparison.of(verdict)) for verdict in compare.VERDICTS}
     words = [f"{count} {verdict}" for verdict, count in counts.items() if count or verdict in ("slower", "same")]
     words[0] = f"{counted(counts['slower'], 'figure')} slower"
     if unconfirmed := len(comparison.unconfirmed):
         words[words.index(f"{counts['unclear']} unclear")] += f" ({unconfirmed} moved, not confirmed)"
-    slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*BETTER)
+    slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*compare.BETTER)
     suites = [_shift_in_words(suite, comparison.controls) for suite in comparison.suites if suite.changed]
     suites += _benchmarks(comparison)
     severity: Severity = "note"
@@ -134,7 +123,7 @@ def summary(comparison: Comparison) -> Finding:
                 suites.append(f"{moved}, {_no_verdict(comparison, host=host)}")
         others = {
             "INCOMPARABLE": comparison.nothing_comparable,
-            "COUNTS CHANGED": any(counts[verdict] for verdict in COUNTED),
+            "COUNTS CHANGED": any(counts[verdict] for verdict in compare.COUNTED),
             "HOST MOVED": bool(host_moved),
             "TO CONFIRM": unconfirmed > 0,
             "NO CHANGE SHOWN": counts["same"] + counts["within 10 %"] > counts["unclear"],
@@ -245,7 +234,7 @@ def notices(comparison: Comparison) -> Iterator[Finding]:
     if lost := comparison.lost:
         named = listed([*lost[:MOST_NAMED], *([f"{len(lost) - MOST_NAMED} more"] if len(lost) > MOST_NAMED else [])])
         text = f"{counted(len(lost), 'case')} that BASE measured: {named}."
-        yield _notice("lost", "FAILED IN NEW", text, f"the case is {' or '.join(LOST)} in NEW")
+        yield _notice("lost", "FAILED IN NEW", text, f"the case is {' or '.join(compare.LOST)} in NEW")
 
 
 def _notice(rule: str, title: str, text: str, threshold: str, severity: Severity = "warning") -> Finding:
@@ -351,7 +340,7 @@ def _together(comparison: Comparison) -> Iterator[Finding]:
         text += [f"Of the others, {rest}."] if rest else []
         severity: Severity = "problem" if group.verdict in WORSE else "good"
         title = f"{number}: {ratio(group.ratio.median)} in the median"
-        threshold = f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict"
+        threshold = f"{compare.LEAST_TOGETHER} or more figures of a benchmark with one verdict"
         rests_on = tuple(row_name(change.new) for change in group.moved)
         yield Finding("compare.together", severity, title, " ".join(text), threshold, rests_on)
 

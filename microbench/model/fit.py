@@ -15,24 +15,8 @@ from microbench.core.errors import RunUnreadableError, UsageError, run_command
 from microbench.core.model import GpuInfo, Run
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.core.units import about_size
-from microbench.model.constants import (
-    WRITING,
-    Constant,
-    Fit,
-    Misfit,
-    Reach,
-    around,
-    by_layer,
-    direct,
-    gaps,
-    half_width,
-    made,
-    making_of,
-    own_s,
-    scattering_s,
-    stand_in,
-    with_others,
-)
+from microbench.model import constants as costs
+from microbench.model.constants import Constant, Fit, Misfit, around, half_width, stand_in
 from microbench.model.model import CONSTANTS, WAYS, Way, call_name, graphs, needed, replay_name
 from microbench.model.unknowns import MEASURED, model_code
 from microbench.model.workload import Copies, Kernels, Workload
@@ -94,16 +78,16 @@ def steps(evidence: Evidence) -> list[TimedStep]:
     operation's kernel writes memory, also the shortest one, which takes as long as launch_gap's.
     """
     result = []
-    known, shortest = dict(gaps(evidence)), evidence.row("launch_gap", "duration", **WRITING)
+    known, shortest = dict(costs.gaps(evidence)), evidence.row("launch_gap", "duration", **costs.WRITING)
     operations = {str(row.params.get("layer")) for row in evidence.rows("launch_layers", "submit", family="one_op")}
     for way in WAYS:
-        measured = by_layer(evidence.rows("graph_gain", way), "submitter")
+        measured = costs.by_layer(evidence.rows("graph_gain", way), "submitter")
         for layer, row in ((layer, row) for layer, rows in measured for row in rows):
             kernels, duration_ns = whole(row, "kernels"), whole(row, "duration_ns")
             if row.value <= 0 or kernels < 1:
                 continue
             seconds = row.value * kernels
-            kernel_s, unknown_s = own_s(evidence, duration_ns), 0.0
+            kernel_s, unknown_s = costs.own_s(evidence, duration_ns), 0.0
             if layer in operations and f"write_{way}" in known:
                 shortest_s = shortest.value if shortest is not None and duration_ns == 0 else 0.0
                 longer = known[f"write_{way}"]
@@ -276,7 +260,7 @@ def misfits(
     for step, fast, off in zip(measured, calibration.pace, calibration.off, strict=True):
         kernels_s = step.kernels_s(fast)
         if kernels_s <= MOSTLY * step.seconds and all(name in values for name in step.terms(fast)):
-            share = abs(off) * step.seconds / scattering_s(step.seconds, kernels_s)
+            share = abs(off) * step.seconds / costs.scattering_s(step.seconds, kernels_s)
             groups.setdefault((step.way, regime(step, fast, values)), []).append(share)
     chosen = {}
     for way in WAYS:
@@ -337,7 +321,7 @@ def fit(evidence: Evidence) -> Fit:
 
 
 def _fit(evidence: Evidence) -> Fit:
-    known, measured = direct(evidence), steps(evidence)
+    known, measured = costs.direct(evidence), steps(evidence)
     # Launch calls of steps with a count of arguments that no benchmark measured by itself.
     calls = {step.call: (step.layer, step.arguments) for step in measured if step.way == "stream"}
     between = {name: call_constant(known, *call) for name, call in calls.items() if name not in known}
@@ -354,7 +338,7 @@ def _fit(evidence: Evidence) -> Fit:
     }
     calibration = calibrated(measured, known | loosely)
     constants = known | others
-    constants = with_others(evidence, constants | _settled(constants, measured, calibration))
+    constants = costs.with_others(evidence, constants | _settled(constants, measured, calibration))
     # The largest values that were measured.
     sizes = [whole(row, "size_bytes") for row in evidence.rows("link_copy")]
     forks = [whole(row, "branches") for row in evidence.rows("graph_shape", "graph")]
@@ -364,7 +348,7 @@ def _fit(evidence: Evidence) -> Fit:
         constants=constants,
         layers=tuple(dict.fromkeys(layer for layer, _ in map(_called, constants) if layer)),
         misfit=misfits(measured, calibration, constants),
-        reach=Reach(
+        reach=costs.Reach(
             kernels=max([step.kernels for step in measured] + launches, default=1),
             copy_bytes=max(sizes, default=0),
             streams=max(forks, default=1) if "front_end" in constants else 1,
@@ -374,7 +358,7 @@ def _fit(evidence: Evidence) -> Fit:
         titles=layer_titles(evidence.run),
         model_code=model_code(evidence, constants.get(call_name(MEASURED, 1))),
         sms=evidence.gpu.sm_count if evidence.gpu is not None else None,
-        made=made(evidence),
+        made=costs.made(evidence),
     )
 
 
@@ -409,7 +393,7 @@ def with_calls(fitted: Fit, workload: Workload) -> Fit:
     if replay not in known and (loop := known.get(replay_name(LOOP_LAYER))) is not None:
         more[replay] = _as_the_loop_replays(loop, workload.layer)
     added = {name: constant for name, constant in more.items() if constant is not None and name not in known}
-    if (make := making_of(graphs(workload), fitted.made)) is not None:
+    if (make := costs.making_of(graphs(workload), fitted.made)) is not None:
         added["make"] = make
     return msgspec.structs.replace(fitted, constants={**known, **added}) if added else fitted
 
