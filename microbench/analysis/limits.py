@@ -150,13 +150,8 @@ def _dram_ceiling(gpu: GpuInfo) -> Ceiling | None:
     if not clock_hz or not bits:
         return None
     assumptions = ("all of the board's memory: a MIG instance has a share of it",) if gpu.mig else ()
-    return Ceiling(
-        clock_hz * TRANSFERS_PER_MEMORY_CLOCK * bits / 8,
-        "B/s",
-        f"memory clock {_megahertz(clock_hz)}",
-        f"memory clock {_megahertz(clock_hz)} x {TRANSFERS_PER_MEMORY_CLOCK} x {bits} bit",
-        assumptions,
-    )
+    value, clock = clock_hz * TRANSFERS_PER_MEMORY_CLOCK * bits / 8, f"memory clock {_megahertz(clock_hz)}"
+    return Ceiling(value, "B/s", clock, f"{clock} x {TRANSFERS_PER_MEMORY_CLOCK} x {bits} bit", assumptions)
 
 
 def cache_rate(bound: str, gpu: GpuInfo) -> Rate | None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -409,12 +410,10 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
     if not known or arguments in known:
         return known.get(arguments)
     counts = sorted(known)
-    near = [max((count for count in counts if count < arguments), default=counts[0])]
-    near += [min((count for count in counts if count > arguments), default=counts[-1])]
-    if near[0] == near[1]:  # beyond all of them
-        near = counts[:2] if arguments < counts[0] else counts[-2:]
+    at = min(max(bisect(counts, arguments) - 1, 0), max(len(counts) - 2, 0))
+    near = counts[at : at + 2]  # around it, or the two nearest beyond all of them
     with_them = f"a call with {arguments} argument{'' if arguments == 1 else 's'}"
-    if len(set(near)) < 2:
+    if len(near) < 2:
         return stand_in(known[near[0]], f"{with_them} takes as long as one with {near[0]}", UNLIKE)
     (low, first), (high, second) = ((count, known[count]) for count in near)
     if second.value <= first.value:

@@ -47,10 +47,6 @@ class HostTime(msgspec.Struct, frozen=True):
     rests_on: tuple[str, ...] = ()
     in_steps: bool = False
 
-    def at(self, end: End) -> float:
-        """The host time of bare operations at the low end, else of model code."""
-        return self.bare_s if end == "low" else self.typical_s
-
 
 def unknown_host(workload: Workload) -> list[Kernels]:
     """The kernels of frameworks whose host time nobody gave."""
@@ -137,7 +133,7 @@ def _beyond_s(fit: Fit, layer: str, arguments: int, host: End | float) -> float:
     """Host time beyond the call. Where a what-if changes the call, that time stays, and a launch that takes less than
     the call stays the same share of it."""
     known = host_time(fit, layer, arguments)
-    beyond_s = host if isinstance(host, float) else known.at(host) - known.call_s
+    beyond_s = host if isinstance(host, float) else (known.bare_s if host == "low" else known.typical_s) - known.call_s
     if beyond_s < 0 < known.call_s:
         return fit.values.get(call_name(layer, arguments), 0.0) * beyond_s / known.call_s
     return beyond_s
