@@ -349,8 +349,7 @@ def by_chance(t: FloatArray, freedom: FloatArray) -> FloatArray:
 
 def _median(values: FloatArray, axis: int) -> FloatArray:
     """The median of the finite values; NumPy takes ten times as long where some may be missing."""
-    result: FloatArray = (np.median if np.isfinite(values).all() else np.nanmedian)(values, axis=axis)
-    return result
+    return (np.median if np.isfinite(values).all() else np.nanmedian)(values, axis=axis)
 
 
 def _squares(values: FloatArray) -> FloatArray:
@@ -644,5 +643,4 @@ def _centre(values: FloatArray) -> tuple[float, float]:
 
 def _digamma(x: FloatArray) -> FloatArray:
     """Three terms of its asymptotic series (Abramowitz and Stegun 6.3.18): within 4 % from 1/2 on."""
-    result: FloatArray = np.log(x) - 1 / (2 * x) - 1 / (12 * x * x)
-    return result
+    return np.log(x) - 1 / (2 * x) - 1 / (12 * x * x)

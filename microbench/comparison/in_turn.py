@@ -152,5 +152,4 @@ def judge(shifts: FloatArray, allowed: float, most: int, same_within: float = SA
 def _quantile(chance: float, freedom: FloatArray) -> FloatArray:
     """The two-sided quantile of Student's t, by Wallace's approximation as in ``by_chance``."""
     z = NormalDist().inv_cdf(1 - chance / 2) * (8 * freedom + 3) / (8 * freedom + 1)
-    result: FloatArray = np.sqrt(freedom * np.expm1(z * z / freedom))
-    return result
+    return np.sqrt(freedom * np.expm1(z * z / freedom))

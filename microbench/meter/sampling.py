@@ -100,5 +100,4 @@ def clock_step_ns(stamps: IntArray) -> int | None:
 
 def seconds(stamps: IntArray) -> FloatArray:
     """Nanoseconds as seconds."""
-    result: FloatArray = stamps * NANOSECOND_S
-    return result
+    return stamps * NANOSECOND_S
