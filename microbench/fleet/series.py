@@ -77,22 +77,14 @@ class Series(NamedTuple):
     repeated: float
 
 
-class Campaigns(NamedTuple):
-    """Campaigns with the same settings as ``newest``, and their series; ``others`` counts campaigns in between with
-    other settings.
+def comparable(
+    connection: Any, directory: Path, campaign: str | None, last: int
+) -> tuple[str, bool, int, list[Point], list[Series]]:
+    """The ``last`` campaigns until that one, or the newest one, that asked for the same. Raises UsageError.
 
-    ``points`` has the points of each GPU next to each other, the oldest first.
+    Returns the newest and whether it is simulated, how many campaigns in between asked for something else, the points
+    (those of each GPU next to each other, the oldest first), and the series.
     """
-
-    newest: str
-    simulated: bool
-    others: int
-    points: list[Point]
-    series: list[Series]
-
-
-def comparable(connection: Any, directory: Path, campaign: str | None, last: int) -> Campaigns:
-    """The ``last`` campaigns until that one, or the newest one, that asked for the same. Raises UsageError."""
     known = campaigns_until(connection, campaign)
     settings = "SELECT preset, rounds, simulated FROM runs WHERE campaign = $1 GROUP BY ALL ORDER BY count(*) DESC"
     how = connection.execute(settings, [known[0]]).fetchall()[0]
@@ -108,7 +100,7 @@ def comparable(connection: Any, directory: Path, campaign: str | None, last: int
         for node, device, number, began, campaign, *more in listed
     ]
     others = known.index(alike[-1]) + 1 - len({point.moment[1] for point in points})
-    return Campaigns(known[0], how[-1], others, points, list(_series(connection, points)))
+    return known[0], how[-1], others, points, list(_series(connection, points))
 
 
 def _asked(directory: Path, campaign: str) -> object:

@@ -358,7 +358,7 @@ def trend_answer(trend: Trend) -> dict[str, object]:
             }
             for event in trend.events
         ],
-        "swapped": [{"gpu": name_of(one.gpu), "since": one.since} for one in trend.swapped],
+        "swapped": [{"gpu": name_of(gpu), "since": since} for gpu, since in trend.swapped],
         "smallest_detectable": {group: math.expm1(size) for group, size in trend.smallest},
         "left_out": trend.left_out,
     }
@@ -389,7 +389,7 @@ def _trend_lines(trend: Trend) -> Iterable[Said]:
         words += [f"{percent(math.expm1(sizes[group]))} in {group}" for group in others[:MOST_GROUPS]]
         yield "detectable", [*words, f"after {LEAST_SIDE} campaigns"], None
     if trend.swapped:
-        yield "swapped", _first([f"{name_of(one.gpu)} since {minute(one.since)}" for one in trend.swapped]), None
+        yield "swapped", _first([f"{name_of(gpu)} since {minute(since)}" for gpu, since in trend.swapped]), None
     if trend.left_out:
         yield "left out", list(trend.left_out[:MOST_NAMED]), "warning"
 

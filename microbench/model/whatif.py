@@ -58,16 +58,10 @@ class Change(NamedTuple):
     matters: bool
 
 
-class Changed(NamedTuple):
-    """The fit after the changes, what changes the workload once it is filled in, and the changes in words."""
-
-    fit: Fit
-    change: forecasting.Change
-    changes: tuple[Change, ...]
-
-
-def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes, adding: Sequence[str] = ()) -> Changed:
-    """What ``changes`` make of a workload on a machine.
+def changed(
+    workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes, adding: Sequence[str] = ()
+) -> tuple[Fit, forecasting.Change, list[Change]]:
+    """The fit after the changes, what changes the workload once it is filled in, and the changes in words.
 
     Raises UsageError for a layer that the run did not measure, and for another link where its own is not known.
     ``adding`` are the options with which `microbench run` adds to that run.
@@ -93,7 +87,7 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
         described.append(Change(what, before, after, name in used))
     calls = {name: fit.constants[name].value for name in new if name.startswith("call.")}
     fit = msgspec.structs.replace(fit, constants={**fit.constants, **new}, measured_calls=calls)
-    return Changed(fit, change, tuple(described))
+    return fit, change, described
 
 
 def _described_step(workload: Workload, changes: Changes, titles: Mapping[str, str]) -> Iterator[Change]:
