@@ -182,12 +182,12 @@ def _carry_out(
     differing = records.read_simulated(given.simulated) if given.simulated is not None else {}
     ok_before = campaign.counts()["ok"]
     try:
-        with _signals(), _shown() as changed, connected(where, given.wait) as connection:
+        with _signals(), _shown() as changed, connected(where, given.wait) as (client, unreachable, absent):
             folder = records.make_folder(store, campaign.campaign)
             Engine(
-                connection.client, campaign, folder, labels=labels, node_labels=node_labels, simulated=differing,
-                needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected, wait_s=given.wait,
-                absent=connection.absent, changed=changed,
+                client, campaign, folder, labels=labels, node_labels=node_labels, simulated=differing,
+                needs_gpu=needs_gpu, unreachable=unreachable, expected=where.expected, wait_s=given.wait,
+                absent=absent, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
         if records.folder_of(store, campaign.campaign).exists():

@@ -86,22 +86,14 @@ def check(where: Where) -> None:
         raise UsageError(cause, "say where the nodes are by one of them: --scheduler tcp://HOST:8786")
 
 
-@dataclass(frozen=True)
-class Connection:
-    """A client of the cluster, and the hosts on which no worker could be started, each with the reason.
-
-    ``absent`` says which hosts or jobs have brought no worker yet, and why, from the names of the workers that came.
-    """
-
-    client: Client
-    unreachable: Mapping[str, str]
-    absent: Callable[[Collection[str]], Mapping[str, str]]
+# Which hosts or jobs have brought no worker yet, and why, from the names of the workers that came.
+Absent = Callable[[Collection[str]], Mapping[str, str]]
 
 
 @contextmanager
-def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
-    """A connection to the cluster, which is closed at the end if it was made here. A scheduler is waited for at most
-    ``wait_s``.
+def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[tuple[Client, Mapping[str, str], Absent]]:
+    """A client of the cluster, which is closed at the end if it was made here; the hosts on which no worker could be
+    started, each with the reason; and who is absent. A scheduler is waited for at most ``wait_s``.
 
     Raises UsageError if a package is missing, MicrobenchError if there is no scheduler, no host can be used, or Slurm
     takes no job.
@@ -151,7 +143,7 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
             raise MicrobenchError(cause, NEXT_STEPS[where.arguments[0]]) from None
         disable_gc_diagnosis(force=True)  # Ctrl-C within its callback would be lost, and leave a traceback
         absent = _absent_hosts if where.ssh else _absent_jobs if where.slurm else lambda cluster, came: {}
-        yield Connection(client, unreachable, partial(absent, target))
+        yield client, unreachable, partial(absent, target)
 
 
 def _certificates() -> bool:

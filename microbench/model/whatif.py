@@ -193,30 +193,26 @@ class Times(NamedTuple):
 
 
 class BeforeAfter(NamedTuple):
-    """One way of submitting the step, before and after. ``cases`` are its times for all that is not known of it."""
+    """One way of submitting the step, before and after. ``cases`` are the times of the predictions themselves (of a
+    range, those of its typical case), and then for all that is not known of the step."""
 
     before: Prediction
     after: Prediction
-    cases: tuple[Times, ...] = ()
-
-    @property
-    def own(self) -> Times:
-        """The times of the predictions themselves: of a range, those of its typical case."""
-        return Times(self.before.step_s, self.after.step_s)
+    cases: tuple[Times, ...]
 
     @property
     def ends(self) -> tuple[Times, Times]:
         """The cases with the least and the largest speed-up."""
-        several = (self.own, *self.cases)
-        return min(several, key=lambda one: one.ratio), max(several, key=lambda one: one.ratio)
+        return min(self.cases, key=lambda one: one.ratio), max(self.cases, key=lambda one: one.ratio)
 
 
 def pairs(before: Forecast, after: Forecast) -> list[BeforeAfter]:
     """The stream and, where both have one, the graph."""
-    result = [BeforeAfter(before.stream, after.stream, tuple(_cases(before, after, "stream")))]
-    if before.graph is not None and after.graph is not None:
-        result.append(BeforeAfter(before.graph, after.graph, tuple(_cases(before, after, "graph"))))
-    return result
+    return [
+        BeforeAfter(one, other, (Times(one.step_s, other.step_s), *_cases(before, after, one.way)))
+        for one, other in ((before.stream, after.stream), (before.graph, after.graph))
+        if one is not None and other is not None
+    ]
 
 
 def _cases(before: Forecast, after: Forecast, way: Way) -> Iterator[Times]:
@@ -290,7 +286,7 @@ def _becomes(pair: BeforeAfter, *, typical: bool = False) -> str:
     low, high = pair.ends
     if low.same and high.same:
         return f"stays {in_words(pair)}"
-    often = f" ({_times_in_words(pair.own)} in typical model code)" if typical and low != high else ""
+    often = f" ({_times_in_words(pair.cases[0])} in typical model code)" if typical and low != high else ""
     if low.same or high.same:
         return f"stays the same or becomes up to {_times_in_words(high if low.same else low)}{often}"
     return f"becomes {in_words(pair)}{often}"
