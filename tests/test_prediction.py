@@ -177,15 +177,15 @@ def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) ->
 
 
 def changes(workload: Workload, **what: object) -> tuple[Change, ...]:
-    return tuple(changed(workload, make_fit(), GPU, Changes(**what))[2])
+    return changed(workload, make_fit(), GPU, Changes(**what)).changes
 
 
 def test_another_layer_launches_all_of_it() -> None:
     parts = (Kernels(10, (0.0,), arguments=1), Kernels(10, (0.0,), arguments=1, layer="cupy_raw"), Wait())
     workload = Workload(parts, layer="torch_eager")
-    fit, change, told = changed(workload, make_fit(), GPU, Changes(layer="loop"))
-    assert change(workload, fit).layers == ("loop",)
-    assert told[0][1:3] == ("PyTorch eager and CuPy RawKernel", "the compiled loop")
+    then = changed(workload, make_fit(), GPU, Changes(layer="loop"))
+    assert then.change(workload, then.fit).layers == ("loop",)
+    assert then.changes[0][1:3] == ("PyTorch eager and CuPy RawKernel", "the compiled loop")
     with pytest.raises(UsageError, match="no launches through triton") as caught:
         changed(workload, make_fit(), GPU, Changes(layer="triton"))
     assert "launch_layers" in caught.value.next_step
@@ -193,12 +193,12 @@ def test_another_layer_launches_all_of_it() -> None:
 
 def test_another_link_scales_copies_by_the_ceilings() -> None:
     workload = Workload((Copies("h2d", 1 << 26), Kernels(1), Copies("d2h", 1 << 26, memory="pageable"), Wait()))
-    then = changed(workload, make_fit(), GPU, Changes(pcie_generation=3, lanes=8))[0].constants
+    then = changed(workload, make_fit(), GPU, Changes(pcie_generation=3, lanes=8)).fit.constants
     for name, direction in (("h2d_rate", "h2d"), ("d2h_rate", "d2h")):
         own, other = pcie_rate(5, 16, direction, 256), pcie_rate(3, 8, direction, 256)
         assert then[name].value == pytest.approx(VALUES[name] * some(other) / some(own))
     assert then["d2h_pageable_rate"].value == then["d2h_rate"].value  # slower than what the host managed
-    faster = changed(workload, make_fit(), GPU, Changes(pcie_generation=6))[0].constants
+    faster = changed(workload, make_fit(), GPU, Changes(pcie_generation=6)).fit.constants
     assert faster["h2d_rate"].value > VALUES["h2d_rate"]
     assert faster["d2h_pageable_rate"].value == VALUES["d2h_pageable_rate"]
 

@@ -58,10 +58,16 @@ class Change(NamedTuple):
     matters: bool
 
 
-def changed(
-    workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes, adding: Sequence[str] = ()
-) -> tuple[Fit, forecasting.Change, list[Change]]:
-    """The fit after the changes, what changes the workload once it is filled in, and the changes in words.
+class Changed(NamedTuple):
+    """The fit after the changes, what changes the workload once it is filled in, and the changes in words."""
+
+    fit: Fit
+    change: forecasting.Change
+    changes: tuple[Change, ...]
+
+
+def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes, adding: Sequence[str] = ()) -> Changed:
+    """What ``changes`` make of a workload on a machine.
 
     Raises UsageError for a layer that the run did not measure, and for another link where its own is not known.
     ``adding`` are the options with which `microbench run` adds to that run.
@@ -87,7 +93,7 @@ def changed(
         described.append(Change(what, before, after, name in used))
     calls = {name: fit.constants[name].value for name in new if name.startswith("call.")}
     fit = msgspec.structs.replace(fit, constants={**fit.constants, **new}, measured_calls=calls)
-    return fit, change, described
+    return Changed(fit, change, tuple(described))
 
 
 def _described_step(workload: Workload, changes: Changes, titles: Mapping[str, str]) -> Iterator[Change]:

@@ -263,13 +263,14 @@ def _prediction_object(prediction: Prediction) -> dict[str, object]:
 
 def changed_sheet(before: Side, changes: Changes) -> Report:
     """The step before and after changes to it or to the machine. Raises UsageError for an impossible change."""
-    now = before.forecast
-    fit, change, told = changed(now.workload, now.fit, before.gpu, changes, before.adding)
+    then = changed(before.forecast.workload, before.forecast.fit, before.gpu, changes, before.adding)
     rows = tuple(
-        (Cell(one.what), Cell(one.before), Cell(one.after, tone="strong" if one.matters else "quiet")) for one in told
+        (Cell(change.what), Cell(change.before), Cell(change.after, tone="strong" if change.matters else "quiet"))
+        for change in then.changes
     )
     table = Table("What is changed", "", columns("", NOW, THEN), rows)
-    section = _comparing_section(now, forecast(now.workload, fit, change), told, (NOW, THEN), [table])
+    after = forecast(before.forecast.workload, then.fit, then.change)
+    section = _comparing_section(before.forecast, after, then.changes, (NOW, THEN), [table])
     return headed(before, sections=(section,), footer=(f"constants of {run_words(before.run)}",))
 
 
