@@ -331,7 +331,7 @@ def test_what_came_back_before_a_campaign_was_cut_off_is_in_the_store(
         raise ending
 
     monkeypatch.setattr(Engine, "run", cut_off)
-    nothing = clusters.Connection(None, {}, lambda names: {})  # type: ignore[arg-type]
+    nothing = (None, dict[str, str](), lambda names: {})
     monkeypatch.setattr(clusters, "connected", lambda where, wait_s: nullcontext(nothing))
     ended = call("fleet", *command, "launch_cost", "--local", "2", "--store", str(tmp_path / "s"), "--device", "fake")
     assert ended.exit_code == code
