@@ -52,9 +52,9 @@ LINES = {
     "explain": 6368,
     "archive": 1932,
     "traces": 3400,
-    "diagnosis": 6807,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
+    "diagnosis": 6809,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2244,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8377,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8378,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3433,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2225,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
     "cli": 2704,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
