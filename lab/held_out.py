@@ -28,7 +28,7 @@ from microbench.session import session
 from microbench.session.plan import Plan, Process, Selected, make_plan
 
 if TYPE_CHECKING:
-    from microbench.model.model_check import Check, Point
+    from microbench.model.forecast import Check, Point
 
 Values = Mapping[str, tuple[int | str, ...]]
 ROUNDS = 3
@@ -153,7 +153,7 @@ def print_check(name: str, checked: Check) -> None:
 def compare(paths: list[Path]) -> None:
     """Compares the first file's fit with its own held-out steps, then with those of the others."""
     from microbench.model.fit import fit
-    from microbench.model.model_check import check
+    from microbench.model.forecast import check
 
     fitted = fit(evidence_of(paths[0]))
     for path in paths:
@@ -165,7 +165,7 @@ def compare(paths: list[Path]) -> None:
 def table(path: Path) -> None:
     """Prints every step of the file, measured and predicted, as CSV."""
     from microbench.model.fit import fit
-    from microbench.model.model_check import check
+    from microbench.model.forecast import check
 
     evidence = evidence_of(path)
     checked = check(evidence, fit(evidence))

@@ -327,7 +327,7 @@ def called_same(change: float) -> tuple[float, float]:
     decision = decide(in_turn)
     least, most = (np.abs(decision.judged.shift) + sign * decision.judged.half for sign in (-1, 1))
     before = ~decision.changed & (most <= math.log(1.1)) & (least <= SMALLEST_CHANGE)
-    now = [not decision.changed[row] and decision.unchanged(row) == "same" for row in range(rows_)]
+    now = [not decision.changed[row] and decision.unchanged(row)[0] == "same" for row in range(rows_)]
     return float(before.mean()), float(np.mean(now))
 
 

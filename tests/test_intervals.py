@@ -3,8 +3,7 @@
 import intervals
 import pytest
 
-from microbench.analysis.host_states import busy_for_calls, busy_rounds, follows
-from microbench.analysis.stats import Interval, rounds_interval, rows
+from microbench.analysis.stats import Interval, busy_for_calls, busy_rounds, follows, rounds_interval, rows
 from microbench.archive import store
 from microbench.report.tables import figure, levels_words
 

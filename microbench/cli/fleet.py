@@ -165,12 +165,12 @@ def _carry_out(
     differing = records.read_simulated(given.simulated) if given.simulated is not None else {}
     ok_before = campaign.counts()["ok"]
     try:
-        with _signals(), _shown() as changed, connected(where, given.wait) as connection:
+        with _signals(), _shown() as changed, connected(where, given.wait) as (client, unreachable, absent):
             folder = records.make_folder(store, campaign.campaign)
             Engine(
-                connection.client, campaign, folder, labels=labels, node_labels=node_labels, simulated=differing,
-                needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected, wait_s=given.wait,
-                absent=connection.absent, changed=changed,
+                client, campaign, folder, labels=labels, node_labels=node_labels, simulated=differing,
+                needs_gpu=needs_gpu, unreachable=unreachable, expected=where.expected, wait_s=given.wait,
+                absent=absent, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
         if records.folder_of(store, campaign.campaign).exists():
@@ -250,7 +250,6 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
     """Draw the closing screen: how many runs came back, which did not and why, and what to type next. False if what
     came back is not in the store."""
     from microbench.fleet.campaign import folder_of
-    from microbench.fleet.store import add_all, campaign_sources
     from microbench.report.terminal import terminal
 
     console = terminal.open_console()
@@ -268,20 +267,25 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
         for words in _grouped(tasks):
             console.print(painter.text(f" {sign if painter.fine else '-'} {words}"), soft_wrap=True)
     folder = folder_of(store, campaign.campaign)
-    try:
-        not_stored = [
-            f"not in the store: {path.name}: {reason}"
-            for path, reason in add_all(store, campaign_sources(folder)).failed
-        ]
-    except MicrobenchError as error:
-        later = ["microbench", "fleet", "import", str(folder), "--store", str(store)]
-        not_stored = [f"not in the store: {error.cause}", f"then:  {shlex.join(later)}"]
+    not_stored = _add_to_store(store, folder)
     lines = [f"saved: {folder}", *not_stored, *next_lines]
     if missing:
         again = ["microbench", "fleet", "run", "--store", str(store), "--resume", campaign.campaign, *where.arguments]
         lines.append(f"again: {shlex.join(again)}")
     terminal.tell(lines, console)
     return not not_stored
+
+
+def _add_to_store(store: Path, folder: Path) -> list[str]:
+    """Add the campaign's runs to the store that reports and queries read; lines that say what was not added."""
+    try:
+        from microbench.fleet.store import add_all, campaign_sources
+
+        failed = add_all(store, campaign_sources(folder)).failed
+    except MicrobenchError as error:
+        later = ["microbench", "fleet", "import", str(folder), "--store", str(store)]
+        return [f"not in the store: {error.cause}", f"then:  {shlex.join(later)}"]
+    return [f"not in the store: {path.name}: {reason}" for path, reason in failed]
 
 
 def _grouped(tasks: Sequence[Task]) -> list[str]:
@@ -298,15 +302,15 @@ def _grouped(tasks: Sequence[Task]) -> list[str]:
 
 def _tell_trend(store: Path) -> None:
     """Draw what changed over the campaigns of the store, and name the outliers of the newest."""
-    from microbench.fleet.sheet import name_of
-    from microbench.fleet.trend import trend
-    from microbench.fleet.trend_sheet import screen
-    from microbench.fleet.verdict import judged
 
     try:
+        from microbench.fleet.sheet import name_of, trend_screen
+        from microbench.fleet.trend import trend
+        from microbench.fleet.verdict import judged
+
         unlike = _listed([name_of(named.gpu) for named in judged(store).named])
         more = f"outliers in this campaign: {unlike}: microbench fleet report --store {store}" if unlike else ""
-        draw(screen(trend(store, None, fleet_store.USUAL_LAST), more))
+        draw(trend_screen(trend(store, None, fleet_store.USUAL_LAST), more))
     except MicrobenchError as error:
         tell([f"no trend: {error.cause}"])
 

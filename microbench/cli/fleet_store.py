@@ -171,12 +171,12 @@ def trend(
     It also says in what, and what changed with it. Each GPU is compared with itself over the campaigns of a store that
     asked for the same as the newest one.
     """
+    from microbench.fleet import sheet
     from microbench.fleet import trend as trends
-    from microbench.fleet import trend_sheet
 
     found = trends.trend(store, campaign, last)
     footer = f"more: microbench fleet report --store {plain(store)} compares the GPUs with each other"
     if json:
-        print_json(trend_sheet.answer(found))
+        print_json(sheet.trend_answer(found))
     else:
-        draw(trend_sheet.screen(found, footer), why=why)
+        draw(sheet.trend_screen(found, footer), why=why)

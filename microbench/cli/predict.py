@@ -9,7 +9,7 @@ from microbench.cli.output import draw, draw_tables, print_json
 from microbench.core.errors import UsageError
 from microbench.core.options import argument, flag, option
 from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
-from microbench.model.options import ChangeOptions, StepOptions
+from microbench.model.workload import ChangeOptions, StepOptions
 
 # Kernels that timeline draws by default, and at most.
 DRAWN_KERNELS = 8

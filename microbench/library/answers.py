@@ -22,9 +22,8 @@ from microbench.model import step_file
 from microbench.model.constants import Fit
 from microbench.model.fit import fit_for, suits, with_model_code_of
 from microbench.model.forecast import forecast
-from microbench.model.options import StepOptions
 from microbench.model.unknowns import unknown_host
-from microbench.model.workload import Kernels, Wait, Workload
+from microbench.model.workload import Kernels, StepOptions, Wait, Workload
 from microbench.report.document import Report, Screen
 from microbench.report.sheets import comparison as comparison_sheet
 from microbench.report.sheets import diagnosis as diagnosis_sheet

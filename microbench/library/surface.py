@@ -229,8 +229,7 @@ def predict(
     from microbench.core.errors import UsageError
     from microbench.library.answers import described, predicted
     from microbench.library.verdicts import PredictedStep
-    from microbench.model.options import StepOptions
-    from microbench.model.workload import Workload
+    from microbench.model.workload import StepOptions, Workload
 
     options = StepOptions(
         kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share

@@ -28,7 +28,7 @@ def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Results:
     else:
         best, shape = fastest(gpu, meter, cast(StreamKernel, load), "fp64", "cuda", size_bytes)
         yield shape
-        one_s = warm_s(best)
+        one_s = warm_s(best.submit)
         best.fresh()
         measured = list(power(meter, best.submit, one_s, best.size_bytes))
         yield from verified(measured, best.check())

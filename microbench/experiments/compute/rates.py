@@ -131,13 +131,13 @@ def settled_s(meter: Meter, gemm: Gemm) -> float:
 
 def warm(meter: Meter, gemm: Gemm, seconds: float = WARM_S) -> float:
     """Run until the clock has settled; returns the seconds of one call then."""
-    one_s = warm_s(gemm)
+    one_s = warm_s(gemm.submit)
     began_s = now_s(meter.clock)
     while now_s(meter.clock) - began_s < seconds:
         gemm.submit(min(max(round(SAMPLE_S / one_s), 1), most_queued(gemm)))
         meter.gpu.synchronize_stream()
         _report_life(meter, 1)
-    one_s = warm_s(gemm)
+    one_s = warm_s(gemm.submit)
     _report_life(meter, 2)
     return one_s
 

@@ -213,7 +213,7 @@ def fastest(
     for shape in names:
         transfer = make(shape)
         transfer.fresh()  # on memory full of zeros another shape of dot won on an H200, and then lost 6 %
-        count = min(max(round(TRIAL_S / warm_s(transfer)), 1), MOST_CALLS)
+        count = min(max(round(TRIAL_S / warm_s(transfer.submit)), 1), MOST_CALLS)
         take = gated(gpu, transfer.submit, count)
         samples = [sample for _ in range(TRIALS) for sample in take()]
         if not samples:
