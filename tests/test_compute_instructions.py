@@ -10,7 +10,7 @@ from host_case import HostCase
 from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.compute import alu, tensor
 from microbench.experiments.compute.alu import AluOperation
-from microbench.experiments.compute.clocks import TICKS, clock_hz
+from microbench.experiments.compute.instructions import TICKS, clock_hz
 from microbench.experiments.compute.tensor import TensorType
 from microbench.gpu.cuda.context import compile_cubin, kernel_source, target
 from microbench.gpu.cuda.timing import STAMPS, pass_of

@@ -16,7 +16,7 @@ from microbench.core.ops import Copy, GraphLaunch, Launch, LayerCall, Op, Query,
 from microbench.experiments.launch.exchanges import host_read_ns, start_stamps
 from microbench.experiments.launch.streams import resident, threads_stamps
 from microbench.experiments.link.boards import visible_gpus
-from microbench.experiments.link.simulated_wires import play
+from microbench.experiments.link.concurrent import play
 from microbench.experiments.link.state import link_state
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.device import max_plus

@@ -12,7 +12,7 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Measurement, Outcome, Param
 from microbench.core.ops import Launch
 from microbench.experiments.compute.alu import chain
-from microbench.experiments.compute.clocks import clock_bracket
+from microbench.experiments.compute.instructions import clock_bracket
 from microbench.experiments.compute.products import Gemm, free_bytes, needed_bytes, problem
 from microbench.experiments.compute.tensor import tensor
 from microbench.experiments.graph.allocation import allocating_step
@@ -20,15 +20,13 @@ from microbench.experiments.graph.branches import Shape, shaped_work
 from microbench.experiments.graph.iterations import decided_loop
 from microbench.experiments.graph.nodes import node_chain
 from microbench.experiments.link.chase import host_chase
-from microbench.experiments.link.concurrent import concurrent_copies
+from microbench.experiments.link.concurrent import concurrent_copies, duplex_copies
 from microbench.experiments.link.copies import engine_copy, kernel_copy
-from microbench.experiments.link.duplex import duplex_copies
 from microbench.experiments.link.managed import managed_memory
 from microbench.experiments.link.peers import peer_chase, peer_copies
-from microbench.experiments.link.pinning import pinning
 from microbench.experiments.link.pipeline import chunked_copy
 from microbench.experiments.memory.access import occupied, scattered, strided
-from microbench.experiments.memory.allocation import allocating
+from microbench.experiments.memory.allocation import allocating, pinning
 from microbench.experiments.memory.atomics import atomics
 from microbench.experiments.memory.bank_reads import bank_reads
 from microbench.experiments.memory.capacity import capacity

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from microbench.core.model import SAMPLES_KEPT, Fact, Measurement, Metric, Series, Telemetry
-from microbench.experiments.compute.clocks import ClockBracket, clock_bracket, state
-from microbench.experiments.compute.instructions import as_clock
+from microbench.experiments.compute.instructions import ClockBracket, as_clock, clock_bracket, state
 from microbench.experiments.compute.products import Gemm, problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, most_queued, work_of
 from microbench.gpu.protocol.gpu import EventPair, Gate, Gpu

@@ -27,7 +27,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from microbench.experiments.graph.kernels import kernel_chain
+from microbench.experiments.graph.branches import kernel_chain
 from microbench.experiments.launch.models import model_step
 from microbench.experiments.launch.recorders import process_recorder
 from microbench.gpu.layers.base import package_of

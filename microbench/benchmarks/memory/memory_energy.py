@@ -12,8 +12,7 @@ Reading
 
 from typing import cast
 
-from microbench.experiments.memory.stream_arrays import StreamKernel
-from microbench.experiments.memory.streams import fastest
+from microbench.experiments.memory.streams import StreamKernel, fastest
 from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.counters import power
 from microbench.meter.transfers import verified, warm_s

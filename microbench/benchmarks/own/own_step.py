@@ -26,8 +26,7 @@ import msgspec
 import numpy as np
 
 from microbench.core.model import Fact, Measurement, Metric, Param
-from microbench.experiments.own.callables import JAX
-from microbench.experiments.own.loading import bound
+from microbench.experiments.own.callables import JAX, bound
 from microbench.experiments.own.step import NotCapturedError, OwnGraph, OwnStep, own_step
 from microbench.meter.alternating import steps
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Results, Skip

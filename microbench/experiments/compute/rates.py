@@ -8,8 +8,7 @@ import msgspec
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Work
-from microbench.experiments.compute.clocks import ClockBracket, clock_bracket
-from microbench.experiments.compute.instructions import as_clock
+from microbench.experiments.compute.instructions import ClockBracket, as_clock, clock_bracket
 from microbench.experiments.compute.products import Gemm, Library, Problem, free_bytes, needed_bytes
 from microbench.experiments.compute.products import problem as problem_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu

@@ -7,8 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from microbench.experiments.graph import effects
-from microbench.experiments.graph.changes import RESULT_WORDS, UPDATE_FAILURE, refusal, refuses
-from microbench.experiments.graph.launches import nodes_of
+from microbench.experiments.graph.lives import RESULT_WORDS, UPDATE_FAILURE, nodes_of, refusal, refuses
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, executable, loaded, replay
 from microbench.gpu.experiment import Case, IntArray, Skip, Submit, driver, experiment, loops

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.units import plain
-from microbench.experiments.memory.stream_arrays import ROLES, SCALAR, Arrays, DataType, StreamKernel
+from microbench.experiments.memory.streams import ROLES, SCALAR, Arrays, DataType, StreamKernel
 from microbench.gpu.experiment import Case, Skip, Submit, check, driver
 from microbench.gpu.layers import cupy as cupy_layer
 from microbench.gpu.layers import numba as numba_layer
