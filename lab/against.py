@@ -36,7 +36,8 @@ from microbench.experiments.compute.instructions import clock_bracket
 from microbench.experiments.compute.products import Gemm, problem
 from microbench.experiments.compute.rates import bracketed, fastest, most_queued, warm
 from microbench.experiments.memory.chase import chase
-from microbench.experiments.memory.streams import StreamKernel, shapes, stream
+from microbench.experiments.memory.stream_libraries import StreamKernel
+from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.open import probe_environment
 from microbench.gpu.protocol.gpu import Gpu

@@ -26,15 +26,8 @@ from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.fills import Filling, fill
 from microbench.experiments.memory.levels import Level, Space, WriteAccess, read_set, written_set
 from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
-from microbench.experiments.memory.streams import (
-    ELEMENT_BYTES,
-    ROLES,
-    DataType,
-    Implementation,
-    StreamKernel,
-    shapes,
-    stream,
-)
+from microbench.experiments.memory.stream_libraries import ROLES, DataType, Implementation, StreamKernel
+from microbench.experiments.memory.streams import ELEMENT_BYTES, shapes, stream
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import gated

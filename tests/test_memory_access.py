@@ -17,8 +17,15 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.memory import access, atomics
 from microbench.experiments.memory.atomics import Spread
 from microbench.experiments.memory.levels import Space
-from microbench.experiments.memory.stream_libraries import NUMPY_TYPES, cupy_stream, python_stream
-from microbench.experiments.memory.streams import ROLES, SCALAR, DataType, StreamKernel
+from microbench.experiments.memory.stream_libraries import (
+    NUMPY_TYPES,
+    ROLES,
+    SCALAR,
+    DataType,
+    StreamKernel,
+    cupy_stream,
+    python_stream,
+)
 from microbench.gpu.cuda.context import kernel_source
 
 MIB, GIB = 1 << 20, 1 << 30

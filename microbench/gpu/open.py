@@ -60,16 +60,14 @@ def probe_environment(device: str | None) -> Environment:
         from microbench.gpu.fake.environment import fake_environment
 
         return fake_environment()
-    from microbench.gpu import probe
+    from microbench.gpu.cuda import probe
     from microbench.gpu.machine.diagnosis import why_no_gpu
 
     probe.check_name(device)
     absent = why_no_gpu()
     if absent is None:
         try:
-            from microbench.gpu.cuda.probe import environment_of
-
-            return environment_of(device)
+            return probe.environment_of(device)
         except MeasurementError as error:
             reason, next_step = str(error), "see `microbench doctor`"
     else:

@@ -13,7 +13,8 @@ Reading
 """
 
 from microbench.experiments.memory.levels import answering_level
-from microbench.experiments.memory.streams import ROLES, DataType, Implementation, StreamKernel, fastest
+from microbench.experiments.memory.stream_libraries import ROLES, DataType, Implementation, StreamKernel
+from microbench.experiments.memory.streams import fastest
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")

@@ -8,23 +8,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from microbench.core.ops import Launch, Record, Wait
+from microbench.core.errors import MeasurementError
+from microbench.core.ops import IntArray, Launch, Record, Wait
 from microbench.experiments.graph.effects import CHECKED, wrong
 from microbench.experiments.graph.nodes import add_kernel
 from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Program, captured, executable, loaded, replay
-from microbench.gpu.experiment import (
-    Case,
-    IntArray,
-    Machine,
-    MeasurementError,
-    Parameters,
-    Scoped,
-    Submit,
-    check,
-    driver,
-    experiment,
-    launch,
-)
+from microbench.gpu.experiment import Case, Machine, Parameters, Scoped, Submit, check, driver, experiment, launch
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Graph, Node, bound, call_of, graph_of, replay_of

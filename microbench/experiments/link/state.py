@@ -10,8 +10,7 @@ from microbench.gpu.cuda.timing import NANOSECOND_S
 from microbench.gpu.experiment import Case, IntArray, Machine, driver, experiment
 from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
 from microbench.gpu.machine.counters import counters_risen, link_counters
-from microbench.gpu.machine.paths import path_facts
-from microbench.gpu.machine.topology import link_facts_now
+from microbench.gpu.machine.topology import link_facts_now, path_facts
 
 LOAD_BYTES = 64 << 20
 # Reading the facts takes some 20 ms, the first time longer; a link that has come up slow must not take minutes.

@@ -7,11 +7,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from microbench.core.units import size
-from microbench.experiments.memory.simulated_kernels import SimulatedOperations, answered_ns, kernel_call, through_ns
 from microbench.gpu.cuda.buffers import NOTHING_WRONG, Patterns
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, Submit, check, driver, experiment
-from microbench.gpu.fake.transfers import WARP_THREADS, FakeTransfer
+from microbench.gpu.fake.transfers import (
+    WARP_THREADS,
+    FakeOperations,
+    FakeTransfer,
+    answered_ns,
+    kernel_call,
+    through_ns,
+)
 from microbench.gpu.protocol.transfer import Operations, Transfer
 
 StrideAccess = Literal["read", "write"]
@@ -300,7 +306,7 @@ def _simulated_scattered(machine: Machine, access: RandomAccess, footprint_bytes
     dram_bytes = times * memory.dram_fetch_bytes if footprint_bytes > memory.l2_bytes else 0
     requests = -(-words // costs.sm_count)
     busy_ns = answered_ns(costs, requests, RANDOM_IN_FLIGHT, times * memory.sector_bytes, dram_bytes, rate)
-    return SimulatedOperations(machine, kernel_call(machine, busy_ns, words * times * memory.sector_bytes), words)
+    return FakeOperations(machine, kernel_call(machine, busy_ns, words * times * memory.sector_bytes), words)
 
 
 occupied = experiment(_occupied, _simulated_occupied)

@@ -8,9 +8,8 @@ import numpy.typing as npt
 
 from microbench.experiments.memory.access import WORD_BYTES, grid
 from microbench.experiments.memory.levels import Space
-from microbench.experiments.memory.simulated_kernels import SimulatedOperations, kernel_call
 from microbench.gpu.experiment import Case, Machine, MeasurementError, Parameters, Submit, experiment, launch
-from microbench.gpu.fake.transfers import WARP_THREADS
+from microbench.gpu.fake.transfers import WARP_THREADS, FakeOperations, kernel_call
 from microbench.gpu.protocol.transfer import Operations
 
 AtomicType = Literal["int32", "fp32"]
@@ -110,7 +109,7 @@ def _simulated_atomics(machine: Machine, space: Space, dtype: AtomicType, spread
         additions = warps * (sectors_per_warp if spread == "thread" else WARP_THREADS / memory.merged_threads[dtype])
         cycles = math.ceil(additions / (1 if spread == "same" else memory.atomic_units)) * memory.atomic_cycles
     call = kernel_call(machine, costs.cycles_ns(cycles * ADDS), 0.0)
-    return SimulatedOperations(machine, call, warps * WARP_THREADS * ADDS)
+    return FakeOperations(machine, call, warps * WARP_THREADS * ADDS)
 
 
 atomics = experiment(Additions, _simulated_atomics)
