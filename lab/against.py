@@ -40,9 +40,8 @@ from microbench.experiments.memory.stream_libraries import StreamKernel
 from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.open import probe_environment
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.gpu import Gpu, Transfer
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import Meter
 
 KIB, MIB = 1 << 10, 1 << 20

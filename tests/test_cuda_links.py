@@ -14,8 +14,7 @@ from microbench.experiments.link.concurrent import concurrent_copies, duplex_cop
 from microbench.experiments.link.copies import Access, engine_copy, kernel_copy
 from microbench.experiments.link.peers import PeerWay, peer_chase, peer_copies
 from microbench.experiments.link.state import link_state
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Direction, HostMemory
+from microbench.gpu.protocol.gpu import Direction, Gpu, HostMemory
 
 pytestmark = pytest.mark.gpu
 

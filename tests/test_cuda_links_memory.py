@@ -17,8 +17,7 @@ from microbench.gpu.cuda import buffers
 from microbench.gpu.cuda.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import HostMemory
+from microbench.gpu.protocol.gpu import Gpu, HostMemory
 from microbench.host import memory
 
 pytestmark = pytest.mark.gpu

@@ -28,8 +28,7 @@ from microbench.experiments.memory.levels import Level, Space, WriteAccess, read
 from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
 from microbench.experiments.memory.stream_libraries import ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import ELEMENT_BYTES, shapes, stream
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.protocol.gpu import Gpu, Transfer
 from microbench.meter.timer import gated
 
 pytestmark = pytest.mark.gpu

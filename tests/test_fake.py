@@ -117,11 +117,11 @@ def test_gpus_and_numa_nodes_are_planned_where_there_are_several(name: str) -> N
 
 def test_cold_starts_can_be_taken_once() -> None:
     cold: ColdStarts = open_fake_cold(spread=0)
-    assert cold.seconds("context") == pytest.approx(COSTS.cold_s["context"])
+    assert cold("context") == pytest.approx(COSTS.cold_s["context"])
     with pytest.raises(MeasurementError, match="not cold"):
-        cold.seconds("context")
+        cold("context")
     with pytest.raises(Skip):
-        cold.seconds("breakfast")
+        cold("breakfast")
 
 
 @settings(max_examples=40, deadline=None)

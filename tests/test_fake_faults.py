@@ -37,8 +37,7 @@ from microbench.experiments.memory.loaded import loaded_chase
 from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Operations, Transfer
+from microbench.gpu.protocol.gpu import Gpu, Operations, Transfer
 from microbench.meter.floors import measure_floors
 from microbench.session import worker
 from microbench.session.messages import Job, Message, Order

@@ -26,7 +26,7 @@ from microbench.gpu.fake.costs import FakeCosts, RecorderCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.layers import torch_models
 from microbench.gpu.layers.torch_models import TorchRecorder, counted
-from microbench.gpu.protocol.recorder import Recorded, RecorderKind
+from microbench.gpu.protocol.gpu import Recorded, RecorderKind
 from microbench.meter.timer import Meter
 from microbench.traces.reading import read
 

@@ -1,5 +1,7 @@
 """Opens a device by name: "fake" or a GPU's UUID. A backend is imported when it is first needed."""
 
+from functools import partial
+
 from microbench.core.errors import DeviceAbsentError, MeasurementError
 from microbench.core.model import Environment
 from microbench.gpu.protocol.gpu import ColdStarts, Gpu, Host
@@ -44,9 +46,9 @@ def open_cold(device: str) -> ColdStarts:
         from microbench.gpu.fake.environment import costs_here, open_fake_cold, seed_here
 
         return open_fake_cold(costs_here(), seed=seed_here())
-    from microbench.gpu.cuda.cold import CudaColdStarts
+    from microbench.gpu.cuda import cold
 
-    return CudaColdStarts(device)
+    return partial(cold.seconds, device)
 
 
 def probe_environment(device: str | None) -> Environment:

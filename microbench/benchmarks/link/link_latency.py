@@ -20,7 +20,7 @@ from microbench.core.ops import IntArray, Memset
 from microbench.experiments.launch.exchanges import flag_round_trips
 from microbench.experiments.link.chase import Order, host_chase, read_latency
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.transfer import Direction, Transfer
+from microbench.gpu.protocol.gpu import Direction, Transfer
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measurement, Meter, Metric, Params, Results
 from microbench.meter.sampling import seconds
 from microbench.meter.transfers import HOST_BATCH, verified

@@ -19,9 +19,8 @@ from microbench.gpu.fake.machine import FakeSubmit, Machine
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit
 from microbench.gpu.layers.cupy import cupy_calls
 from microbench.gpu.layers.torch import function_name, torch_calls
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.gpu import Checked, Gpu
 from microbench.gpu.protocol.matrices import ELEMENTS, GemmType, Matrices, matrix_bytes
-from microbench.gpu.protocol.transfer import Checked
 
 Library = Literal["cublaslt", "cupy", "torch"]
 # What a library's own memory and the code of its kernels may take.

@@ -15,9 +15,8 @@ from microbench.experiments.graph.nodes import add_kernel
 from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Program, captured, executable, loaded, replay
 from microbench.gpu.experiment import Case, Machine, Parameters, Scoped, Submit, check, driver, experiment, launch
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Graph, Node, bound, call_of, graph_of, replay_of
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, FloatArray
 
 ORDER_CHECK = "every kernel recorded its begin and end; none began before those it depends on had ended"
 

@@ -10,7 +10,7 @@ import numpy as np
 from microbench.core.units import plain
 from microbench.gpu.experiment import Case, Machine, MeasurementError, Skip, experiment
 from microbench.gpu.layers.torch_models import TorchRecorder
-from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
+from microbench.gpu.protocol.gpu import Recorded, Recorder, RecorderKind
 from microbench.host.affinity import pinned
 from microbench.recorder import cells, program
 from microbench.recorder.cupti import NotRecorded

@@ -22,7 +22,27 @@ from microbench.gpu.cuda.submit import bind_launch
 from microbench.gpu.cuda.timing import SmClock
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, experiment
 from microbench.gpu.fake.environment import SIMULATED
+from microbench.host import interruptions
 from microbench.host.affinity import pin
+from microbench.host.interruptions import ThreadState
+
+
+def real_core_interrupts(case: Case) -> int:
+    """Interrupts of the core that submits, so far. Raises Skip if the kernel does not say."""
+    return interruptions.core_interrupts(case.board.cores.plan.worker_core)
+
+
+def preemptions(machine: Machine) -> int:
+    """How many of the late host calls count as preemptions; the others count as interrupts."""
+    return round(machine.noise.late * machine.costs.preempted_share)
+
+
+thread_state = experiment(
+    lambda case: interruptions.thread_state(),
+    lambda machine: ThreadState(waits=0, preemptions=preemptions(machine)),
+)
+core_interrupts = experiment(real_core_interrupts, lambda machine: machine.noise.late - preemptions(machine))
+
 
 MODULE = "microbench.experiments.launch.second_process"
 READY = b"the first kernels have run\n"

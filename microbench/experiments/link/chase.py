@@ -11,8 +11,8 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Measurement
 from microbench.gpu.cuda.buffers import HostBuffer
 from microbench.gpu.experiment import Case, IntArray, Launch, Machine, Parameters, Scoped, experiment, launch
-from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.transfers import evenly, require_host_memory
+from microbench.gpu.protocol.gpu import FloatArray
 from microbench.meter.sampling import NANOSECOND_S, per_call_distribution
 from microbench.meter.timer import Meter
 

@@ -13,7 +13,7 @@ from microbench.gpu.experiment import Case, Machine, check, driver, experiment, 
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.machine import FakeGate, Scoped
 from microbench.gpu.fake.transfers import Ends as SimulatedEnds
-from microbench.gpu.protocol.transfer import Direction, FloatArray
+from microbench.gpu.protocol.gpu import Direction, FloatArray
 
 
 class Concurrent:

@@ -15,7 +15,7 @@ from microbench.gpu.experiment import Case, Item, MeasurementError, Skip, check,
 from microbench.gpu.fake.costs import Traffic
 from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.fake.transfers import Ends, require_host_memory
-from microbench.gpu.protocol.transfer import Direction
+from microbench.gpu.protocol.gpu import Direction
 from microbench.host.memory import require_room
 from microbench.host.native import c_address
 

@@ -18,7 +18,7 @@ from microbench.gpu.fake.transfers import (
     kernel_call,
     through_ns,
 )
-from microbench.gpu.protocol.transfer import Operations, Transfer
+from microbench.gpu.protocol.gpu import Operations, Transfer
 
 StrideAccess = Literal["read", "write"]
 RandomAccess = Literal["gather", "scatter", "update"]

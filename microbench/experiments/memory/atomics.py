@@ -10,7 +10,7 @@ from microbench.experiments.memory.access import WORD_BYTES, grid
 from microbench.experiments.memory.levels import Space
 from microbench.gpu.experiment import Case, Machine, MeasurementError, Parameters, Submit, experiment, launch
 from microbench.gpu.fake.transfers import WARP_THREADS, FakeOperations, kernel_call
-from microbench.gpu.protocol.transfer import Operations
+from microbench.gpu.protocol.gpu import Operations
 
 AtomicType = Literal["int32", "fp32"]
 # Which words the threads of a launch add to: one word for all of them, one per warp, or one per thread.

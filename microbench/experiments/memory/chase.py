@@ -11,8 +11,8 @@ from microbench.experiments.memory.levels import Duration, Space, require_shared
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
 from microbench.gpu.cuda.timing import NANOSECOND_S
 from microbench.gpu.experiment import Case, IntArray, Launch, Machine, MeasurementError, Scoped, Skip, experiment
-from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.transfers import evenly
+from microbench.gpu.protocol.gpu import FloatArray
 from microbench.meter.sampling import Sample, per_call_distribution
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified

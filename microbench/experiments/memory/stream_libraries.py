@@ -15,7 +15,7 @@ from microbench.gpu.experiment import Case, MeasurementError, Skip, Submit, chec
 from microbench.gpu.layers import cupy as cupy_layer
 from microbench.gpu.layers import numba as numba_layer
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, load
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.protocol.gpu import Transfer
 
 StreamKernel = Literal["read", "write", "copy", "scale", "add", "triad", "dot"]
 DataType = Literal["fp64", "fp32", "fp16", "int8"]

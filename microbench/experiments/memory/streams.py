@@ -25,8 +25,7 @@ from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 from microbench.gpu.fake.costs import ShapeCosts
 from microbench.gpu.fake.transfers import FakeTransfer, kernel_call, through_ns
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.protocol.gpu import Gpu, Transfer
 from microbench.meter.timer import Meter, gated
 from microbench.meter.transfers import warm_s
 

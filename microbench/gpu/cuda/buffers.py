@@ -14,7 +14,7 @@ from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import HOST_PORTABLE_MAPPED, Case
 from microbench.gpu.cuda.context import check, error_name
 from microbench.gpu.cuda.submit import run
-from microbench.gpu.protocol.transfer import HostMemory
+from microbench.gpu.protocol.gpu import HostMemory
 from microbench.host.affinity import nodes, on_cores
 from microbench.host.files import Machine
 from microbench.host.memory import host_room, require_room

@@ -15,8 +15,7 @@ from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import BoundLayer, Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.layers import base
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
-from microbench.gpu.protocol.transfer import Direction
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Direction, Submit
 from microbench.host.native import c_address
 
 # All queued launches share a buffer of about 4.0e6 bytes for their arguments; a launch takes its arguments and 1574
@@ -222,13 +221,6 @@ def copy(direction: Direction, device: int, host: int, size_bytes: int, stream: 
     name = "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync"
     ends = [device, host] if to_device else [host, device]
     return DriverSubmit(name, [*ends, size_bytes, stream], stream=stream)
-
-
-def bind_memset(case: Case, op: ops.Memset) -> DriverSubmit:
-    """A memset of a device buffer of its own."""
-    stream = case.stream(op.stream)
-    device = case.device_memory(op.size_bytes)
-    return DriverSubmit("cuMemsetD8Async", [device, 1, op.size_bytes, stream], stream=stream)
 
 
 def bind_event(case: Case, op: ops.Record | ops.Wait | ops.Query | ops.SynchronizeIdle) -> DriverSubmit:

@@ -14,13 +14,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray
 from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, Traffic
-
-FloatArray = npt.NDArray[np.float64]
+from microbench.gpu.protocol.gpu import FloatArray
 
 # Rare long host calls (an interrupt, another process): one call in 500 takes 6 us longer on average.
 TAIL_SHARE = 0.002

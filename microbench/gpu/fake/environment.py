@@ -178,24 +178,18 @@ class FakeHost:
         return duration_ns * 1e-9
 
 
-class FakeColdStarts:
-    """First uses in a simulated process; each can be timed once."""
-
-    def __init__(self, costs: FakeCosts, noise: Noise) -> None:
-        self._costs = costs
-        self._noise = noise
-        self._done: set[str] = set()
-
-    def seconds(self, what: str) -> float:
-        """Raises MeasurementError for a first use that has already happened."""
-        if what not in self._costs.cold_s:
-            raise Skip(f"the simulated GPU has no first {what}")
-        if what in self._done:
-            raise MeasurementError(f"{what} is not cold any more in this process")
-        self._done.add(what)
-        return self._noise.one(self._costs.cold_s[what] * 1e9) * 1e-9
-
-
 def open_fake_cold(costs: FakeCosts | None = None, *, seed: int = 0, spread: float = COLD_SPREAD) -> ColdStarts:
-    """A simulated process that has not touched its GPU yet."""
-    return FakeColdStarts(costs or FakeCosts(), Noise(seed, spread))
+    """A simulated process that has not touched its GPU yet. Raises MeasurementError for a first use that has already
+    happened."""
+    cold_s, noise = dict((costs or FakeCosts()).cold_s), Noise(seed, spread)
+    done: set[str] = set()
+
+    def seconds(what: str) -> float:
+        if what not in cold_s:
+            raise Skip(f"the simulated GPU has no first {what}")
+        if what in done:
+            raise MeasurementError(f"{what} is not cold any more in this process")
+        done.add(what)
+        return noise.one(cold_s[what] * 1e9) * 1e-9
+
+    return seconds

@@ -1,6 +1,5 @@
 """The simulated Gpu: it plays every operation on virtual clocks."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count as numbers
@@ -8,7 +7,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Telemetry
 from microbench.core.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, Record
 from microbench.gpu.fake import machine as sim
@@ -133,15 +131,9 @@ def open_fake(
     With a ``spread`` of 0 every cost is exact; the same ``seed`` gives the same sequence of times. Raises
     MeasurementError for an environment with an unknown wait mode or number of GPUs.
     """
-    if wait is None:
-        named = os.environ.get(protocol.WAIT_VARIABLE, "auto")
-        wait = next((mode for mode in protocol.WAIT_MODES if mode == named), None)
-        if wait is None:
-            raise MeasurementError(
-                f"{protocol.WAIT_VARIABLE}={named} is no wait mode: {', '.join(protocol.WAIT_MODES)}"
-            )
+    wait = wait or protocol.mode_here(protocol.WAIT_VARIABLE, protocol.WAIT_MODES, "auto")
     costs = costs or costs_here()
-    if protocol.launch_streams() == "one":
+    if protocol.mode_here(protocol.STREAMS_VARIABLE, protocol.LAUNCH_STREAMS, "two") == "one":
         shorter = {name: getattr(costs, name) - costs.one_stream_gap_ns for name in ("gap_stream_ns", "gap_graph_ns")}
         costs = msgspec.structs.replace(costs, **shorter)
     return FakeGpu(costs, seed=seed, spread=spread, wait=wait)

@@ -13,9 +13,9 @@ from microbench.core import ops
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import size
 from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, MemoryCosts, Traffic
-from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, Noise, VirtualClock
+from microbench.gpu.fake.device import Batch, Device, Hold, Item, Noise, VirtualClock
 from microbench.gpu.layers.base import LayerCosts
-from microbench.gpu.protocol.gpu import GpuRecording, WaitMode
+from microbench.gpu.protocol.gpu import FloatArray, GpuRecording, WaitMode
 
 OTHERS = "somebody (pid 4242)"
 NOBODY = "nobody else"

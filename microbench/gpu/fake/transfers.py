@@ -6,9 +6,8 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.core.units import size
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.machine import Call, FakeSubmit, Machine, call_of
-from microbench.gpu.protocol.gpu import Submit
+from microbench.gpu.protocol.gpu import FloatArray, Submit
 
 CHECKED = "SIMULATED: every byte compared"
 WARP_THREADS = 32

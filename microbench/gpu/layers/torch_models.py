@@ -21,8 +21,7 @@ from microbench.core.ops import IntArray
 from microbench.core.units import plain
 from microbench.gpu.layers import base
 from microbench.gpu.layers.torch import INSTALL, first, load_torch, use_stream
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
-from microbench.gpu.protocol.recorder import Recorded, RecorderKind
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Recorded, RecorderKind, Submit
 
 ModelName = Literal["linear_gelu", "transformer_block", "adamw_step"]
 MODELS: dict[str, str] = {
