@@ -49,13 +49,6 @@ def kernel_params(function: int, count: int) -> npt.NDArray[Any]:
     return params
 
 
-def nodes_of(graph: Any) -> list[Any]:
-    """The type of each node of a graph."""
-    count = int(check(driver.cuGraphGetNodes(graph))[1])
-    nodes = check(driver.cuGraphGetNodes(graph, count))[0] if count else []
-    return [check(driver.cuGraphNodeGetType(node)) for node in nodes[:count]]
-
-
 Made = Literal["capture", "build"]
 
 
@@ -126,7 +119,7 @@ def footprint(case: Case, nodes: int, copies: int) -> Footprint:
     submit, stream = case.once(Lives, nodes).submit, case.stream(0)
     submit(1)
     graph = capture(stream, lambda: submit(nodes))
-    if nodes_of(graph) != [driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL] * nodes:
+    if base.node_types(driver, graph) != [driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL] * nodes:
         raise MeasurementError(f"a capture of {nodes} launches has other nodes than these kernels")
     held: IntArray = np.zeros(copies, dtype=np.int64)
     case.own(lambda: [driver.cuGraphExecDestroy(int(handle)) for handle in held if handle])

@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 
 from microbench.experiments.graph import effects
-from microbench.experiments.graph.lives import RESULT_WORDS, UPDATE_FAILURE, nodes_of, refusal, refuses
+from microbench.experiments.graph.lives import RESULT_WORDS, UPDATE_FAILURE, refusal, refuses
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, executable, loaded, replay
 from microbench.gpu.experiment import Case, IntArray, Skip, Submit, driver, experiment, loops
 from microbench.gpu.fake.machine import FakeSubmit, Machine, Scoped, call_of_kind, graph_of, node_of, replay_of
+from microbench.gpu.layers.base import node_types
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, require_capability, require_driver
 from microbench.host.native import c_address
 
@@ -102,7 +103,7 @@ class NodeChain:
         """Raise MeasurementError for a wrong number of nodes of the kind or of programmatic edges."""
         kind_type = getattr(driver.CUgraphNodeType, f"CU_GRAPH_NODE_TYPE_{NODE_TYPES.get(self._kind, 'KERNEL')}")
         frames = 2 if self._kind == "kernel_empty" else 0  # are kernels as well, and are counted with them
-        nodes = sum(node == kind_type for node in nodes_of(self._graphs[0]))
+        nodes = sum(node == kind_type for node in node_types(driver, self._graphs[0]))
         if nodes != self._count + frames:
             raise effects.wrong(f"a chain of {self._kind}", f"{nodes} such nodes", self._count + frames)
         edges = programmatic_edges(self._graphs[0]) if self._kind in PROGRAMMATIC else self._count - 1

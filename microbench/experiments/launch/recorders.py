@@ -19,13 +19,8 @@ from microbench.recorder.cupti import NotRecorded
 class WatchRecorder:
     """A Recorder. Its recordings are temporary files. Raises Skip where this process cannot be recorded."""
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        with self._recorded():
-            yield
-
     def recorded(self, run: Callable[[], object]) -> Recorded:
-        with self._recorded() as ended:
+        with self.recording() as ended:
             run()
             kinds = ended()
         return Recorded(
@@ -33,7 +28,7 @@ class WatchRecorder:
         )
 
     @contextmanager
-    def _recorded(self) -> Iterator[Callable[[], np.ndarray]]:
+    def recording(self) -> Iterator[Callable[[], np.ndarray]]:
         """Record; the yielded function ends the recording and returns the kinds of its rows."""
         early: list[str] = []
         with tempfile.TemporaryDirectory(prefix="microbench-recording-") as folder:

@@ -1,6 +1,5 @@
 """Names of devices, and the GPUs of this machine as CUDA and NVML describe them, with the host's facts near them."""
 
-import importlib.metadata
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +8,7 @@ from microbench.core.errors import DeviceAbsentError, UsageError
 from microbench.core.model import Environment, Fact, GpuInfo
 from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.context import check, device_uuid, find_device
+from microbench.gpu.machine.diagnosis import package_version
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.pci import describe_link, link_facts, numa_node
 from microbench.host.affinity import find_cores
@@ -45,13 +45,7 @@ def ordinals(device: str | None, count: int) -> Sequence[int]:
 
 def packages() -> dict[str, str]:
     """Versions of the installed packages that matter to a launch."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    return {name: version for name in PACKAGES if (version := package_version(name)) is not None}
 
 
 def facts_near(gpu: GpuInfo | None) -> tuple[Fact, ...]:
@@ -80,7 +74,7 @@ def environment_of(device: str | None) -> Environment:
         gpus.append(nvml.describe(by_cuda, context_open=False))
         prefix = f"gpu{by_cuda.index}_"
         facts.extend((*nvml.facts(prefix), *link_facts(by_cuda.pci_bus_id or "", prefix=prefix)))
-        versions.append(nvml.driver_version().value)
+        versions.append(nvml.query.ask_system("nvmlSystemGetDriverVersion").value)
         nvml.close()
     cuda_driver = int(check(driver.cuDriverGetVersion()))  # 1000 x major + 10 x minor
     _, major, minor = driver.nvrtcVersion()

@@ -48,6 +48,7 @@ CHECKED = "the results of the step and of its graph equal those of an eager step
 # missing.
 NO_COMPILER = (RuntimeError, ImportError, OSError)
 Tensors = Sequence[Any]
+LAUNCHED = ("KERNEL", "MEMCPY", "MEMSET")  # the nodes of a graph that are launches of its step
 
 
 class CaptureTimes(NamedTuple):
@@ -213,13 +214,8 @@ class TorchStep:
         if not kept:
             counted = base.kernels_of_one_call(handle, driver)
             return Fact("launches", counted.value, reason=counted.reason, source="kernels of a stream capture")
-        captured, kinds = driver.CUgraph(graph.raw_cuda_graph()), driver.CUgraphNodeType
-        count = base.node_count(driver, captured)
-        nodes = base.check(driver.cuGraphGetNodes(captured, count))[0][:count] if count else []
-        launched = (
-            kinds.CU_GRAPH_NODE_TYPE_KERNEL, kinds.CU_GRAPH_NODE_TYPE_MEMCPY, kinds.CU_GRAPH_NODE_TYPE_MEMSET,
-        )  # fmt: skip
-        types = [base.check(driver.cuGraphNodeGetType(node)) for node in nodes]
+        launched = [getattr(driver.CUgraphNodeType, f"CU_GRAPH_NODE_TYPE_{kind}") for kind in LAUNCHED]
+        types = base.node_types(driver, driver.CUgraph(graph.raw_cuda_graph()))
         return Fact("launches", sum(kind in launched for kind in types), source="nodes of the captured step")
 
     def profiled_ns(self) -> IntArray:
@@ -303,13 +299,8 @@ class TorchRecorder:
         self._profiler: Any = base.load("torch.profiler", INSTALL)
         self._kind = kind
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        with self._profiled():
-            yield
-
     def recorded(self, run: Callable[[], object]) -> Recorded:
-        with self._profiled() as profile:
+        with self.recording() as profile:
             run()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
@@ -318,7 +309,7 @@ class TorchRecorder:
                 return counted(path.read_bytes())
 
     @contextmanager
-    def _profiled(self) -> Iterator[Any]:
+    def recording(self) -> Iterator[Any]:
         with _refusing():
             known = self._profiler.ProfilerActivity
             activities = [known.CUDA] if self._kind == "torch_cuda" else [known.CPU, known.CUDA]

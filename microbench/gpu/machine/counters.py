@@ -21,11 +21,6 @@ COUNTER_MODULUS = 1 << 32
 FRESH_RATE_S = 1.0
 
 
-def wrapped_difference(before: int, after: int, modulus: int = COUNTER_MODULUS) -> int:
-    """The count between two readings of a counter that wraps at ``modulus``, if it wrapped at most once."""
-    return (after - before) % modulus
-
-
 class SampledTotals:
     """Totals from rates that a thread samples; they are right only for traffic that lasts many samples.
 

@@ -10,7 +10,7 @@ import msgspec
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, GpuInfo, LinkInfo, MemoryErrors, Telemetry
 from microbench.core.units import about_size
-from microbench.gpu.machine.counters import SampledTotals, wrapped_difference
+from microbench.gpu.machine.counters import COUNTER_MODULUS, SampledTotals
 from microbench.gpu.machine.query import Answer, Field, Query, call, clock_reasons, field_value
 from microbench.gpu.machine.topology import coherent, nvlink_bytes_per_s, nvlinks
 from microbench.gpu.protocol.gpu import PcieBytes
@@ -49,7 +49,7 @@ def load() -> Any:
 class NvmlGpu:
     """One GPU through NVML, found by UUID, because CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER change indices.
 
-    The constructor never raises: ``reason`` says why NVML cannot be used (not installed, no driver, …), and every value
+    The constructor never raises: ``query.reason`` says why NVML cannot be used (not installed, no driver, …), and every value
     is then unknown for that reason. ``library`` replaces pynvml in tests.
     """
 
@@ -59,18 +59,9 @@ class NvmlGpu:
         self._counted: list[tuple[int, int]] = []  # last reading and total of the counters: sent, received
         self._sampled = SampledTotals(self._pcie_rates)
 
-    @property
-    def reason(self) -> str | None:
-        """Why NVML cannot be used; None if it can."""
-        return self.query.reason
-
     def close(self) -> None:
         self._sampled.close()
         self.query.close()
-
-    def driver_version(self) -> Answer:
-        """The driver's version, such as "580.95.05"."""
-        return self.query.ask_system("nvmlSystemGetDriverVersion")
 
     def describe(self, info: GpuInfo, own_pids: Collection[int] = (), context_open: bool = True) -> GpuInfo:
         """``info`` with NVML's answers in place of the fields that are None. Never raises.
@@ -139,7 +130,7 @@ class NvmlGpu:
         if len(known) == 2:
             before = self._counted or [(now, 0) for now in known]
             self._counted = [
-                (now, total + wrapped_difference(last, now)) for now, (last, total) in zip(known, before, strict=True)
+                (now, total + (now - last) % COUNTER_MODULUS) for now, (last, total) in zip(known, before, strict=True)
             ]
             (_, sent), (_, received) = self._counted
             return PcieBytes(sent, received, coarse=False)

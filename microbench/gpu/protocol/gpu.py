@@ -293,7 +293,7 @@ class Recorded(NamedTuple):
 class Recorder(Protocol):
     """A profiler of this process. Both methods raise Skip, with the reason, if it cannot record."""
 
-    def recording(self) -> AbstractContextManager[None]:
+    def recording(self) -> AbstractContextManager[object]:
         """Record everything that happens inside."""
 
     def recorded(self, run: Callable[[], object]) -> Recorded:
