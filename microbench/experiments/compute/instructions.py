@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
+from microbench.core.errors import MeasurementError
 from microbench.core.model import Measurement, Telemetry, Work
 from microbench.gpu.cuda.timing import UnitPass, alone_on_its_sm
 from microbench.gpu.experiment import Case, Launch, Machine, Parameters, Scoped, experiment, launch
@@ -16,6 +16,7 @@ from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import POWER_CAP, Item, Load
 from microbench.gpu.fake.machine import FakeEventPair, call_of
 from microbench.gpu.fake.transfers import Ends
+from microbench.gpu.protocol.gpu import require_capability
 from microbench.meter.sampling import NANOSECOND_S, Sample, now_s
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified
@@ -98,17 +99,8 @@ REPETITION_CYCLES = 512
 
 def prepare(machine: Machine, unit: str) -> None:
     """Let the end of the case take the time to free operands and libraries. Raises Skip for a type that is missing."""
-    costs, needed = machine.costs, SINCE.get(unit, (0, 0))
-    machine.release_ns = costs.compute.release_ns
-    if costs.compute_capability < needed:
-        raise Skip(
-            f"{unit} needs compute capability {dotted(needed)}, the simulated GPU has "
-            f"{dotted(costs.compute_capability)}"
-        )
-
-
-def dotted(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
+    machine.release_ns = machine.costs.compute.release_ns
+    require_capability(machine.costs.compute_capability, *SINCE.get(unit, (0, 0)), unit)
 
 
 class Answer(Ends):
@@ -220,11 +212,6 @@ class SimulatedClockBracket(FakeEventPair, ClockBracket):
 clock_bracket = experiment(ClockBracket, SimulatedClockBracket)
 
 
-def real_state(case: Case) -> Telemetry:
-    """Power, temperature, clocks and throttle reasons by NVML, read while work runs. Takes microseconds."""
-    return case.board.nvml.telemetry()
-
-
 def simulated_state(machine: Machine) -> Telemetry:
     """NVML overstates the clock while the tensor cores work."""
     costs, own = machine.costs, machine.costs.compute
@@ -238,4 +225,5 @@ def simulated_state(machine: Machine) -> Telemetry:
     )
 
 
-state = experiment(real_state, simulated_state)
+# Power, temperature, clocks and throttle reasons by NVML, read while work runs. Takes microseconds.
+state = experiment(lambda case: case.board.nvml.telemetry(), simulated_state)

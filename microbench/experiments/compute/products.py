@@ -254,7 +254,7 @@ class SimulatedProblem(Problem):
         """
         costs, matrices, share = self.machine.costs, self.matrices, library.kernels[way]
         own, memory, tensor = costs.compute, costs.memory, matrices.dtype != "fp32"
-        unit = unit_of(matrices.dtype)
+        unit = matrices.dtype.removesuffix("_fast")  # the tensor cores' type
         per_clock = own.tensor_per_clock[unit] if tensor else own.alu_per_clock["fma_fp32"]
         if matrices.dtype in ("fp8_e4m3", "fp8_e5m2"):
             per_clock *= own.promoted_share
@@ -301,16 +301,11 @@ class SimulatedGemm(Gemm):
         return self._submit(costs.graph_submit_ns + calls * costs.graph_node_submit_ns, calls)
 
 
-def unit_of(dtype: GemmType) -> str:
-    """The tensor cores' type that multiplies this type."""
-    return dtype.removesuffix("_fast")
-
-
 def simulated_problem(
     machine: Machine, matrices: Matrices, data: GemmData, beyond_l2: bool, batched: bool
 ) -> SimulatedProblem:
     """The case holds the memory until it ends."""
-    prepare(machine, unit_of(matrices.dtype))
+    prepare(machine, matrices.dtype.removesuffix("_fast"))
     copies = 1
     if beyond_l2:
         copy_bytes = machine.room.whole(bytes_of(*matrices[:4])[1])

@@ -39,6 +39,7 @@ SLOTS_PER_CALL = 4
 SHORTEST_THROUGHPUT = 10
 MOST_REPLAYS = 20
 
+# Trials may last a minute. Without ticks, which have no metric, the worker would count as hung.
 TRIALS = 3
 TRIAL_S = 3e-3
 VOID_TRIALS = 3
@@ -100,7 +101,7 @@ def _working(meter: Meter, problem: Problem, library: Library, ways: Sequence[st
         except MeasurementError:
             if way == ways[-1] and not gemms:
                 raise
-        _report_life(meter, len(gemms))
+        meter.tick("trial", len(gemms), 0.0)
     return gemms
 
 
@@ -114,7 +115,7 @@ def _trial(
     def trial() -> tuple[float, float]:
         for _ in range(VOID_TRIALS):
             batch = take()
-            _report_life(meter, count)
+            meter.tick("trial", count, 0.0)
             if batch:
                 return batch["batch"] / count, batch["sm_clock"]
         raise MeasurementError("a candidate could not be tried: the gate timed out each time")
@@ -135,9 +136,9 @@ def warm(meter: Meter, gemm: Gemm, seconds: float = WARM_S) -> float:
     while now_s(meter.clock) - began_s < seconds:
         gemm.submit(min(max(round(SAMPLE_S / one_s), 1), most_queued(gemm)))
         meter.gpu.synchronize_stream()
-        _report_life(meter, 1)
+        meter.tick("trial", 1, 0.0)
     one_s = warm_s(gemm)
-    _report_life(meter, 2)
+    meter.tick("trial", 2, 0.0)
     return one_s
 
 
@@ -178,11 +179,6 @@ def bracketed(meter: Meter, gemm: Gemm, bracket: ClockBracket, count: int, name:
         return {} if gate.was_late() else {name: events.elapsed_s(), "sm_clock": bracket.hz()}
 
     return take
-
-
-def _report_life(meter: Meter, calls: int) -> None:
-    """A tick without a metric. Without it the worker would count as hung, because trials may last a minute."""
-    meter.tick("trial", calls, 0.0)
 
 
 class Shape(NamedTuple):

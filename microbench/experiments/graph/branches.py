@@ -187,10 +187,7 @@ class SimulatedShaped(Shaped):
         self.streams = FakeProgram(machine, on_streams, max(slots, 1))
 
     def check(self) -> str:
-        self.graph(1)
-        self.streams(1)
-        self._machine.synchronize()
-        return CHECKED
+        return self._machine.ran(CHECKED, self.graph, self.streams)
 
 
 shaped_work = experiment(Shaped, SimulatedShaped)
@@ -300,16 +297,11 @@ class SimulatedKernelChain(Scoped, KernelChain):
 
     def profiled_ns(self) -> IntArray:
         machine = self._open()
-        self.stream(1)
-        machine.synchronize()
-        durations_ns = machine.noise.device(self._kernel_ns + machine.costs.profiler_ns, self._count)
-        return machine.globaltimer_ns(durations_ns)
+        machine.ran(CHECKED, self.stream)
+        return machine.profiled_ns(self._kernel_ns, self._count)
 
     def check(self) -> str:
-        self.graph(1)
-        self.stream(1)
-        self._machine.synchronize()
-        return CHECKED
+        return self._machine.ran(CHECKED, self.graph, self.stream)
 
 
 kernel_chain = experiment(KernelChain, SimulatedKernelChain)

@@ -264,9 +264,7 @@ class SimulatedNodeChain(Scoped, NodeChain):
         return self._machine.stamped(cost_ns) - began_ns
 
     def check(self) -> str:
-        self.graph(1)
-        self._machine.synchronize()
-        return effects.CHECKED
+        return self._machine.ran(effects.CHECKED, self.graph)
 
 
 node_chain = experiment(NodeChain, SimulatedNodeChain)

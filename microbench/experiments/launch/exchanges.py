@@ -234,13 +234,14 @@ def simulated_launch_stamps(
     return LaunchStamps(stamps, round(machine.costs.host_read_ns + machine.costs.flag_to_host_ns))
 
 
-def simulated_flag_round_trips(machine: Machine, count: int) -> IntArray:
-    return machine.spent(machine.noise.host(machine.costs.host_read_ns + machine.costs.flag_to_host_ns, count))
-
-
 start_stamps = experiment(real_start_stamps, simulated_start_stamps)
 launch_stamps = experiment(real_launch_stamps, simulated_launch_stamps)
-flag_round_trips = experiment(real_flag_round_trips, simulated_flag_round_trips)
+flag_round_trips = experiment(
+    real_flag_round_trips,
+    lambda machine, count: machine.spent(
+        machine.noise.host(machine.costs.host_read_ns + machine.costs.flag_to_host_ns, count)
+    ),
+)
 host_read_ns = experiment(
     real_host_read_ns, lambda machine, count: machine.spent(machine.noise.device(machine.costs.host_read_ns, count))
 )

@@ -1,7 +1,5 @@
 """Steps of small PyTorch models and of a jitted JAX function, as their programs submit them and as graphs."""
 
-from collections.abc import Callable
-
 import msgspec
 
 from microbench.core.model import Fact
@@ -18,12 +16,9 @@ CHECKED = "simulated: nothing is computed"
 
 def real_model(case: Case, name: ModelName, compiled: Compiled) -> TorchStep:
     """A step of a small PyTorch model on stream 0; it is usable until the case ends."""
-
-    def durations_ns(run: Callable[[], object]) -> IntArray:
-        return case.context.kernel_records.durations_ns(run)
-
     with pinned(case.board.cores.allowed):  # a library's own threads must not sit on the submitting core
-        return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own, durations_ns)
+        stream, device, records = case.stream(0), int(case.context.device), case.context
+        return TorchStep(name, compiled, stream, device, case.own, lambda run: records.kernel_records.durations_ns(run))
 
 
 class SimulatedModel(TorchStep):
@@ -60,21 +55,14 @@ class SimulatedModel(TorchStep):
         self.graph = FakeSubmit(machine, replay)
 
     def check(self) -> str:
-        self.submit(1)
-        if self.graph is not None:
-            self.graph(1)
-        self._machine.synchronize()
-        return CHECKED
+        return self._machine.ran(CHECKED, self.submit, *filter(None, [self.graph]))
 
     def profiled_ns(self) -> IntArray:
         launches = self.launches.value
         if not isinstance(launches, int):
             raise Skip("torch.compile replays graphs of its own")
-        costs = self._machine.costs
-        self.submit(1)
-        self._machine.synchronize()
-        durations_ns = self._machine.noise.device(costs.kernel_ns(self._kernel_ns) + costs.profiler_ns, launches)
-        return self._machine.globaltimer_ns(durations_ns)
+        self._machine.ran(CHECKED, self.submit)
+        return self._machine.profiled_ns(self._machine.costs.kernel_ns(self._kernel_ns), launches)
 
     def capture(self) -> CaptureTimes:
         if self.graph is None:
@@ -118,10 +106,7 @@ class SimulatedJitted(JaxStep):
         )
 
     def check(self) -> str:
-        self.stream(1)
-        self.graph(1)
-        self._machine.synchronize()
-        return CHECKED
+        return self._machine.ran(CHECKED, self.stream, self.graph)
 
 
 jitted_step = experiment(real_jitted, SimulatedJitted)

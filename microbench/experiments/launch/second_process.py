@@ -99,7 +99,11 @@ def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
             if process.poll() is not None:
                 raise MeasurementError(f"the second process ended too early{_last_words(errors)}")
         finally:
-            _end(process)
+            assert process.stdin is not None
+            process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+            process.kill()
 
 
 def through_mps(context: Context) -> Fact:
@@ -130,15 +134,6 @@ def _last_words(errors: IO[bytes]) -> str:
     lines = errors.read().decode(errors="replace").split("\n")
     last = next((line for line in reversed(lines) if line.strip()), "")
     return f": {plain(last)}" if last else ""
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the process ends, and kill it if it does not."""
-    assert process.stdin is not None
-    process.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_S)
-    process.kill()
 
 
 def main(uuid: str, cpu: int) -> None:

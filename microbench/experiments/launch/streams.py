@@ -6,14 +6,13 @@ from heapq import heappop, heappush
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.experiments.launch.exchanges import LINE_WORDS
 from microbench.gpu.cuda.context import check_code, entry_point
 from microbench.gpu.cuda.timing import SpinGate
 from microbench.gpu.experiment import Case, IntArray, Launch, Parameters, experiment, launch, loops
 from microbench.gpu.fake.machine import FakeGate, Machine, call_of
 from microbench.host.affinity import on_cores
 from microbench.host.native import c_address
-
-LINE_WORDS = 32  # flags lie a 128-byte line apart, so that polling one does not slow the other
 
 
 def real_resident(case: Case, streams: int, duration_ns: int) -> int:
@@ -99,7 +98,6 @@ def simulated_threads_stamps(machine: Machine, threads: int, count: int) -> IntA
     stamps = np.zeros((threads, 2), dtype=np.int64)
     for thread in range(threads):
         call = call_of(Launch(stream=thread), machine.costs)
-        assert call.item is not None, "a launch puts a kernel into its stream"
         calls_ns = machine.noise.host(call.host_ns, count) + contention_ns
         returned_ns, _ = machine.device.submit(thread, call.item, begin_ns, calls_ns)
         stamps[thread] = begin_ns, machine.clock.shown(float(returned_ns[-1]))

@@ -216,9 +216,9 @@ def _simulated_occupied(
     return FakeTransfer(machine, kernel_call(machine, busy_ns, size_bytes), size_bytes)
 
 
-def require_stride(stride_bytes: int) -> None:
+def require_stride(stride_bytes: int, least_bytes: int = WORD_BYTES) -> None:
     """Raise Skip for a stride that is no whole number of words."""
-    if stride_bytes < WORD_BYTES or stride_bytes % WORD_BYTES:
+    if stride_bytes < least_bytes or stride_bytes % WORD_BYTES:
         raise Skip(f"words of {WORD_BYTES} B cannot lie {stride_bytes} B apart")
 
 

@@ -4,11 +4,10 @@ import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import size
+from microbench.experiments.memory.access import POISON_BYTE, WORD_BYTES, require_stride
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.experiment import Case, Item, Launch, Machine, Scoped, check, driver, experiment
 
-WORD_BYTES = 4
-POISON_BYTE = 0xA5
 LANES = BANKS = 32
 BANK_WARPS = 32
 # Loads that each warp of a full block has in flight: an SM then has far more of them than it needs to be busy.
@@ -25,7 +24,7 @@ class BankReads:
     loads = BANK_WARPS * CHAINS
 
     def __init__(self, case: Case, stride_bytes: int) -> None:
-        require_whole_words(stride_bytes)
+        require_stride(stride_bytes, least_bytes=0)
         self._case = case
         # Lanes that read one word together go round 32 neighbouring words.
         self._stride, self._apart = max(stride_bytes // WORD_BYTES, 1), int(stride_bytes > 0)
@@ -68,7 +67,7 @@ class SimulatedBankReads(Scoped, BankReads):
 
     def __init__(self, machine: Machine, stride_bytes: int) -> None:
         super().__init__(machine)
-        require_whole_words(stride_bytes)
+        require_stride(stride_bytes, least_bytes=0)
         words = np.unique(np.arange(LANES) * (stride_bytes // WORD_BYTES))
         self._turns = int(np.bincount(words % BANKS).max())
 
@@ -83,12 +82,6 @@ class SimulatedBankReads(Scoped, BankReads):
         machine.run(Item(duration_ns=machine.costs.cycles_ns(cycles)))
         machine.require_arrival("loads of shared memory ended at wrong words")
         return round(cycles)
-
-
-def require_whole_words(stride_bytes: int) -> None:
-    """Raise Skip for a stride that is no whole number of words."""
-    if stride_bytes % WORD_BYTES:
-        raise Skip(f"words of {WORD_BYTES} B cannot lie {stride_bytes} B apart")
 
 
 bank_reads = experiment(BankReads, SimulatedBankReads)

@@ -10,6 +10,7 @@ from microbench.experiments.memory.levels import Duration, SimulatedLevel, Stamp
 from microbench.gpu.cuda.buffers import Patterns
 from microbench.gpu.cuda.timing import alone_on_its_sm
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Parameters, Skip, experiment, launch, run
+from microbench.gpu.protocol.gpu import require_capability
 
 # How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread requests.
 Filling = Literal["load", "async", "bulk"]
@@ -113,9 +114,8 @@ class SimulatedFill(SimulatedLevel):
     """Pieces of the set pass through the same path, at most as fast as an SM can request bulk copies."""
 
     def __init__(self, machine: Machine, way: Filling, piece_bytes: int, footprint_bytes: int) -> None:
-        costs, memory = machine.costs, machine.costs.memory
-        if costs.compute_capability < SINCE[way]:
-            raise Skip(f"{NAMES[way]} needs compute capability {'.'.join(map(str, SINCE[way]))}")
+        memory = machine.costs.memory
+        require_capability(machine.costs.compute_capability, *SINCE[way], NAMES[way])
         require_piece(piece_bytes)
         super().__init__(machine, "global", max(footprint_bytes, memory.l1_bytes + 1))
         self._tile_cycles *= piece_bytes / self.tile_bytes / memory.fill_share[way]

@@ -156,8 +156,7 @@ def _attributes(case: Case, op: ops.Launch, cluster_blocks: int | None = None) -
         attribute.id = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         attribute.value.cooperative = 1
         return [attribute]
-    if case.context.capability < (9, 0):
-        raise Skip(f"a {op.kind} launch needs compute capability 9.0")
+    case.require_capability(9, 0, f"a {op.kind} launch")
     if op.kind == "cluster":
         attribute.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         attribute.value.clusterDim.x = cluster_blocks or op.grid_blocks

@@ -15,7 +15,7 @@ from microbench.core.units import size
 from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, MemoryCosts, Traffic
 from microbench.gpu.fake.device import Batch, Device, Hold, Item, Noise, VirtualClock
 from microbench.gpu.layers.base import LayerCosts
-from microbench.gpu.protocol.gpu import FloatArray, GpuRecording, WaitMode
+from microbench.gpu.protocol.gpu import FloatArray, GpuRecording, Submit, WaitMode
 
 OTHERS = "somebody (pid 4242)"
 NOBODY = "nobody else"
@@ -191,6 +191,17 @@ class Machine:
         began_ns, ended_ns = self.run(Item(duration_ns=duration_ns))
         self.require_arrival(f"the walk ended at no line where line {line} should be")
         return self.globaltimer_s(began_ns, ended_ns)
+
+    def ran(self, how: str, *submits: Submit) -> str:
+        """Run each of these once. Returns ``how`` the results were checked, which do not exist here."""
+        for submit in submits:
+            submit(1)
+        self.synchronize()
+        return how
+
+    def profiled_ns(self, duration_ns: float, count: int) -> ops.IntArray:
+        """Durations of ``count`` equal kernels as a profiler reports them."""
+        return self.globaltimer_ns(self.noise.device(duration_ns + self.costs.profiler_ns, count))
 
     def require_arrival(self, otherwise: str) -> None:
         """Raise MeasurementError, saying what the check found, where the costs let no data arrive as they should."""
