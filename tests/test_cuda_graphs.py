@@ -9,8 +9,7 @@ from worker_run import outcomes, run
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import LOOP_LAYER, IntArray, Launch, LayerCall, Op, Query, SynchronizeIdle
 from microbench.experiments.graph.allocation import AllocationWay, allocating_step
-from microbench.experiments.graph.branches import Shape, shaped_work
-from microbench.experiments.graph.iterations import Decider, decided_loop
+from microbench.experiments.graph.chains import Shape, shaped_work
 from microbench.experiments.graph.lives import (
     Change,
     ChangeWay,
@@ -21,9 +20,8 @@ from microbench.experiments.graph.lives import (
     graph_layer_lives,
     graph_lives,
 )
-from microbench.experiments.graph.nodes import NodeKind, node_chain
-from microbench.experiments.launch.models import jitted_step
-from microbench.experiments.launch.recorders import process_recorder
+from microbench.experiments.graph.nodes import Decider, NodeKind, decided_loop, node_chain
+from microbench.experiments.launch.models import jitted_step, process_recorder
 from microbench.gpu.layers.base import spinning
 from microbench.gpu.layers.jax import Output
 from microbench.gpu.protocol.gpu import Gpu

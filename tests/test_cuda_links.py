@@ -7,10 +7,9 @@ import pytest
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.experiments.link.boards import visible_gpus
 from microbench.experiments.link.chase import Order, host_chase
 from microbench.experiments.link.collectives import CollectiveName, bus_factor, nccl_collective
-from microbench.experiments.link.concurrent import concurrent_copies, duplex_copies
+from microbench.experiments.link.concurrent import concurrent_copies, duplex_copies, visible_gpus
 from microbench.experiments.link.copies import Access, engine_copy, kernel_copy
 from microbench.experiments.link.peers import PeerWay, peer_chase, peer_copies
 from microbench.experiments.link.state import link_state

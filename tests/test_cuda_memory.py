@@ -15,17 +15,22 @@ from cuda.bindings import driver
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.experiments.memory.access import RandomAccess, StrideAccess, occupied, scattered, strided
-from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating
-from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
-from microbench.experiments.memory.bank_reads import bank_reads
-from microbench.experiments.memory.capacity import capacity
-from microbench.experiments.memory.chase import chase
-from microbench.experiments.memory.clusters import cluster_chase, read_cluster
+from microbench.experiments.memory.access import (
+    AtomicType,
+    RandomAccess,
+    Spread,
+    StrideAccess,
+    atomics,
+    occupied,
+    scattered,
+    strided,
+)
+from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating, capacity
+from microbench.experiments.memory.chase import LoadedLevel, chase, loaded_chase
 from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.fills import Filling, fill
 from microbench.experiments.memory.levels import Level, Space, WriteAccess, read_set, written_set
-from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
+from microbench.experiments.memory.shared import bank_reads, cluster_chase, read_cluster
 from microbench.experiments.memory.stream_libraries import ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import ELEMENT_BYTES, shapes, stream
 from microbench.gpu.protocol.gpu import Gpu, Transfer

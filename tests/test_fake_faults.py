@@ -16,27 +16,23 @@ from microbench.experiments.compute.instructions import clock_bracket
 from microbench.experiments.compute.products import Gemm, free_bytes, needed_bytes, problem
 from microbench.experiments.compute.tensor import tensor
 from microbench.experiments.graph.allocation import allocating_step
-from microbench.experiments.graph.branches import Shape, shaped_work
-from microbench.experiments.graph.iterations import decided_loop
-from microbench.experiments.graph.nodes import node_chain
+from microbench.experiments.graph.chains import Shape, shaped_work
+from microbench.experiments.graph.nodes import decided_loop, node_chain
 from microbench.experiments.link.chase import host_chase
 from microbench.experiments.link.concurrent import concurrent_copies, duplex_copies
 from microbench.experiments.link.copies import engine_copy, kernel_copy
 from microbench.experiments.link.managed import managed_memory
 from microbench.experiments.link.peers import peer_chase, peer_copies
 from microbench.experiments.link.pipeline import chunked_copy
-from microbench.experiments.memory.access import occupied, scattered, strided
-from microbench.experiments.memory.allocation import allocating, pinning
-from microbench.experiments.memory.atomics import atomics
-from microbench.experiments.memory.bank_reads import bank_reads
-from microbench.experiments.memory.capacity import capacity
-from microbench.experiments.memory.chase import chase
+from microbench.experiments.memory.access import atomics, occupied, scattered, strided
+from microbench.experiments.memory.allocation import allocating, capacity, pinning
+from microbench.experiments.memory.chase import chase, loaded_chase
 from microbench.experiments.memory.engines import engine
 from microbench.experiments.memory.levels import read_set, written_set
-from microbench.experiments.memory.loaded import loaded_chase
+from microbench.experiments.memory.shared import bank_reads
 from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
-from microbench.gpu.fake.environment import FakeHost, fake_environment
+from microbench.gpu.fake.gpu import FakeHost, fake_environment
 from microbench.gpu.protocol.gpu import Gpu, Operations, Transfer
 from microbench.meter.floors import measure_floors
 from microbench.session import worker

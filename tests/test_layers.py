@@ -42,9 +42,9 @@ LINES = {
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
     "recorder": 1615,  # opens no file while a program runs; times without a processor or the lock; signals once
-    "gpu": 8455,
+    "gpu": 8440,
     "meter": 990,
-    "experiments": 10105,  # async functions and generators are run; compilers have bounded memory
+    "experiments": 10035,  # async functions and generators are run; compilers have bounded memory
     "benchmarks": 4755,
     "capture": 2545,  # a graph of a function or of its parts, made and proved; all that code names is looked at
     "comparison": 2030,  # sides measured in turn have a sequential rule

@@ -19,7 +19,7 @@ from microbench.archive import store
 from microbench.benchmarks.launch import launch_watched
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement
-from microbench.experiments.launch.recorders import SimulatedRecorder
+from microbench.experiments.launch.models import SimulatedRecorder
 from microbench.gpu.cuda import profiler
 from microbench.gpu.cuda.profiler import KERNEL_RECORD, KernelRecords
 from microbench.gpu.fake.costs import FakeCosts, RecorderCosts

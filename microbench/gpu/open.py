@@ -20,8 +20,7 @@ def load_gpu(device: str) -> None:
 def open_gpu(device: str) -> Gpu:
     """The GPU with this UUID, or the simulated one. Raises DeviceAbsentError or MeasurementError."""
     if device == FAKE:
-        from microbench.gpu.fake.environment import seed_here
-        from microbench.gpu.fake.gpu import open_fake
+        from microbench.gpu.fake.gpu import open_fake, seed_here
 
         return open_fake(seed=seed_here())
     from microbench.gpu.cuda.device import open_gpu as open_cuda
@@ -32,7 +31,7 @@ def open_gpu(device: str) -> Gpu:
 def open_host(device: str | None) -> Host:
     """The CPU side of this machine, or of the simulated one."""
     if device == FAKE:
-        from microbench.gpu.fake.environment import FakeHost, costs_here, seed_here
+        from microbench.gpu.fake.gpu import FakeHost, costs_here, seed_here
 
         return FakeHost(costs_here(), seed=seed_here())
     from microbench.host.native import NativeHost
@@ -43,7 +42,7 @@ def open_host(device: str | None) -> Host:
 def open_cold(device: str) -> ColdStarts:
     """First uses of the GPU with this UUID, or of the simulated one, in a process that has not touched it yet."""
     if device == FAKE:
-        from microbench.gpu.fake.environment import costs_here, open_fake_cold, seed_here
+        from microbench.gpu.fake.gpu import costs_here, open_fake_cold, seed_here
 
         return open_fake_cold(costs_here(), seed=seed_here())
     from microbench.gpu.cuda import cold
@@ -59,7 +58,7 @@ def probe_environment(device: str | None) -> Environment:
     is not a device name.
     """
     if device == FAKE:
-        from microbench.gpu.fake.environment import fake_environment
+        from microbench.gpu.fake.gpu import fake_environment
 
         return fake_environment()
     from microbench.gpu.cuda import probe

@@ -11,8 +11,7 @@ Reading
     model gets.
 """
 
-from microbench.experiments.compute.operands import GemmData
-from microbench.experiments.compute.products import problem
+from microbench.experiments.compute.products import GemmData, problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, powered
 from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always

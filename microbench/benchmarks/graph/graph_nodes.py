@@ -23,8 +23,7 @@ from typing import cast, get_args
 
 import msgspec
 
-from microbench.experiments.graph.iterations import Decider, decided_loop
-from microbench.experiments.graph.nodes import NodeChain, NodeKind, node_chain
+from microbench.experiments.graph.nodes import Decider, NodeChain, NodeKind, decided_loop, node_chain
 from microbench.meter.alternating import device_difference
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Skip
 

@@ -27,9 +27,8 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from microbench.experiments.graph.branches import kernel_chain
-from microbench.experiments.launch.models import model_step
-from microbench.experiments.launch.recorders import process_recorder
+from microbench.experiments.graph.chains import kernel_chain
+from microbench.experiments.launch.models import model_step, process_recorder
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import ModelName
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu, Recorded, Recorder, RecorderKind

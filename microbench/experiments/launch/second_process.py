@@ -21,7 +21,7 @@ from microbench.gpu.cuda.context import Context
 from microbench.gpu.cuda.submit import bind_launch
 from microbench.gpu.cuda.timing import SmClock
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, experiment
-from microbench.gpu.fake.environment import SIMULATED
+from microbench.gpu.fake.gpu import SIMULATED
 from microbench.host import interruptions
 from microbench.host.affinity import pin
 from microbench.host.interruptions import ThreadState

@@ -6,9 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from microbench.experiments.link.boards import LinkedGpu, board, enable_peers, require_pair
 from microbench.experiments.link.chase import WORD_BYTES, Chase, SimulatedChase, chain, order_of_lines
-from microbench.experiments.link.concurrent import Movements, between
+from microbench.experiments.link.concurrent import LinkedGpu, Movements, between, board, enable_peers, require_pair
 from microbench.experiments.link.copies import copy_by_sms
 from microbench.gpu.cuda.timing import elapsed_s
 from microbench.gpu.experiment import Case, IntArray, Machine, check, driver, experiment

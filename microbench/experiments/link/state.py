@@ -8,8 +8,8 @@ from microbench.gpu.cuda.buffers import HostBuffer
 from microbench.gpu.cuda.context import check, device_uuid
 from microbench.gpu.cuda.timing import NANOSECOND_S
 from microbench.gpu.experiment import Case, IntArray, Machine, driver, experiment
-from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
-from microbench.gpu.machine.counters import counters_risen, link_counters
+from microbench.gpu.fake.gpu import GENERATION, LANES, SIMULATED, bus_id
+from microbench.gpu.machine.nvml import counters_risen, link_counters
 from microbench.gpu.machine.topology import link_facts_now, path_facts
 
 LOAD_BYTES = 64 << 20

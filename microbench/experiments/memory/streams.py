@@ -9,18 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.core.model import Fact
-from microbench.experiments.memory.stream_libraries import (
-    ELEMENT_BYTES,
-    ROLES,
-    WORD_BYTES,
-    Arrays,
-    DataType,
-    Implementation,
-    Streaming,
-    StreamKernel,
-    cupy_stream,
-    numba_stream,
-)
+from microbench.experiments.memory import stream_libraries as libraries
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 from microbench.gpu.fake.costs import ShapeCosts
@@ -32,7 +21,7 @@ from microbench.meter.transfers import warm_s
 TRIALS = 3
 TRIAL_S = 1e-3
 MOST_CALLS = 100
-KINDS: tuple[StreamKernel, ...] = ("read", "write", "copy", "scale", "add", "triad", "dot")
+KINDS: tuple[libraries.StreamKernel, ...] = ("read", "write", "copy", "scale", "add", "triad", "dot")
 POISON_BYTE = 0xA5
 MOST_BLOCKS = (1 << 31) - 1
 ARRAYS = 3
@@ -77,8 +66,8 @@ class Shape(NamedTuple):
         name = f"tiles{self.ahead}"
         return "bulk" if self.bulk else f"{name}_past_l1" if self.style == "past" else name
 
-    def shared_bytes(self, kernel: StreamKernel) -> int:
-        return max(ROLES[kernel].read, 1) * self.width_bytes * self.ahead if self.bulk else 0
+    def shared_bytes(self, kernel: libraries.StreamKernel) -> int:
+        return max(libraries.ROLES[kernel].read, 1) * self.width_bytes * self.ahead if self.bulk else 0
 
 
 # Of 130 shapes tried on an H200, the fastest for each kernel or nearly so. One vector a thread won for kernels
@@ -94,7 +83,7 @@ BULK_SINCE, WIDE_SINCE = (9, 0), (10, 0)
 RESERVED_BYTES = 2048  # what the driver and the kernel's own barriers take of a block's shared memory
 
 
-def _fits(case: Case, shape: Shape, kernel: StreamKernel) -> bool:
+def _fits(case: Case, shape: Shape, kernel: libraries.StreamKernel) -> bool:
     """True if an SM has the threads, and the shared memory, of all blocks."""
     attribute = case.context.attribute
     if not shape.bulk:
@@ -105,17 +94,19 @@ def _fits(case: Case, shape: Shape, kernel: StreamKernel) -> bool:
     return within_block and (block_bytes + RESERVED_BYTES) * shape.blocks_per_sm <= most_bytes
 
 
-def _cuda_stream(case: Case, arrays: Arrays, kernel: StreamKernel, shape: Shape) -> Streaming:
+def _cuda_stream(
+    case: Case, arrays: libraries.Arrays, kernel: libraries.StreamKernel, shape: Shape
+) -> libraries.Streaming:
     """A streaming kernel of kernels/memory_stream.cu in one launch shape."""
     tile_bytes = shape.threads * shape.ahead * shape.width_bytes
     in_steps = shape.blocks_per_sm * case.sms if shape.blocks_per_sm else 0
     blocks = in_steps or min(max(arrays.size_bytes // tile_bytes, 1), MOST_BLOCKS)
     # A block of a kernel without an output array writes its own sum.
-    parts = case.device_memory(WORD_BYTES * blocks) if ROLES[kernel].out is None else 0
-    addresses = [arrays.address(name) for name in ROLES[kernel]]
+    parts = case.device_memory(libraries.WORD_BYTES * blocks) if libraries.ROLES[kernel].out is None else 0
+    addresses = [arrays.address(name) for name in libraries.ROLES[kernel]]
     of_bulk = (shape.width_bytes, shape.ahead) if shape.bulk else ()
     row = Parameters([(*addresses, arrays.size_bytes, parts, *of_bulk)])
-    defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * ELEMENT_BYTES[arrays.dtype]}
+    defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * libraries.ELEMENT_BYTES[arrays.dtype]}
     wide = 16 if shape.bulk else shape.width_bytes
     function, shared_bytes = (
         case.function("memory_stream", shape.function, WIDE=wide, **defines),
@@ -125,16 +116,16 @@ def _cuda_stream(case: Case, arrays: Arrays, kernel: StreamKernel, shape: Shape)
     op = Launch(grid_blocks=blocks, block_threads=shape.threads)
     submit = launch(case, function, op, row, shared_bytes=shared_bytes)
     if not parts:
-        return Streaming(arrays, kernel, submit)
+        return libraries.Streaming(arrays, kernel, submit)
 
     def poison() -> None:
-        check(driver.cuMemsetD8(parts, POISON_BYTE, WORD_BYTES * blocks))
+        check(driver.cuMemsetD8(parts, POISON_BYTE, libraries.WORD_BYTES * blocks))
         case.synchronize()
 
-    return Streaming(arrays, kernel, submit, poison, lambda: arrays.add_up(parts, blocks))
+    return libraries.Streaming(arrays, kernel, submit, poison, lambda: arrays.add_up(parts, blocks))
 
 
-def _shapes(case: Case, kernel: StreamKernel, implementation: Implementation) -> Sequence[str]:
+def _shapes(case: Case, kernel: libraries.StreamKernel, implementation: libraries.Implementation) -> Sequence[str]:
     """Names of the launch shapes worth trying for this kernel on this GPU; a library chooses for itself and has one."""
     if implementation != "cuda":
         return (implementation,)
@@ -146,7 +137,9 @@ def _shapes(case: Case, kernel: StreamKernel, implementation: Implementation) ->
     return [shape.name for shape in candidates if _fits(case, shape, kernel)]
 
 
-def _simulated_shapes(machine: Machine, kernel: StreamKernel, implementation: Implementation) -> Sequence[str]:
+def _simulated_shapes(
+    machine: Machine, kernel: libraries.StreamKernel, implementation: libraries.Implementation
+) -> Sequence[str]:
     """Raises Skip for a library that the simulated machine does not have."""
     costs, memory = machine.costs, machine.costs.memory
     if implementation == "cuda":
@@ -157,27 +150,37 @@ def _simulated_shapes(machine: Machine, kernel: StreamKernel, implementation: Im
 
 
 def _stream(
-    case: Case, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
+    case: Case,
+    kernel: libraries.StreamKernel,
+    dtype: libraries.DataType,
+    implementation: libraries.Implementation,
+    size_bytes: int,
+    shape: str,
 ) -> Transfer:
     """A kernel of STREAM over arrays of ``size_bytes`` each; kernels of one case share their arrays.
 
     The ``size_bytes`` of the result are bytes read plus bytes written by one call.
     """
-    arrays = case.once(Arrays, dtype, size_bytes)
+    arrays = case.once(libraries.Arrays, dtype, size_bytes)
     match implementation:
         case "cuda":
             return _cuda_stream(case, arrays, kernel, Shape.named(shape))
         case "cupy":
-            return cupy_stream(case, arrays, kernel)
+            return libraries.cupy_stream(case, arrays, kernel)
         case "numba":
-            return numba_stream(case, arrays, kernel)
+            return libraries.numba_stream(case, arrays, kernel)
 
 
 def _simulated_stream(
-    machine: Machine, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
+    machine: Machine,
+    kernel: libraries.StreamKernel,
+    dtype: libraries.DataType,
+    implementation: libraries.Implementation,
+    size_bytes: int,
+    shape: str,
 ) -> Transfer:
     """An SM has as many bytes in flight as the shape says, and DRAM gives the shape's share of its rate."""
-    memory, element_bytes, roles = machine.costs.memory, ELEMENT_BYTES[dtype], ROLES[kernel]
+    memory, element_bytes, roles = machine.costs.memory, libraries.ELEMENT_BYTES[dtype], libraries.ROLES[kernel]
     machine.room.hold(("arrays", dtype, size_bytes), ARRAYS * size_bytes)
     if shape not in _simulated_shapes(machine, kernel, implementation):
         raise Skip(f"the simulated GPU has no shape {shape} of {implementation}")
@@ -195,7 +198,12 @@ stream = experiment(_stream, _simulated_stream)
 
 
 def fastest(
-    gpu: Gpu, meter: Meter, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int
+    gpu: Gpu,
+    meter: Meter,
+    kernel: libraries.StreamKernel,
+    dtype: libraries.DataType,
+    implementation: libraries.Implementation,
+    size_bytes: int,
 ) -> tuple[Transfer, Fact]:
     """The kernel in its fastest shape by the median of TRIALS samples each, and the fact ``shape``.
 

@@ -1,7 +1,8 @@
-"""Kernels in a chain, and side by side: as a graph, and the same work on streams."""
+"""Kernels in a chain, side by side, and with a memset or copy between: as a graph, and the same work on streams."""
 
 import itertools
 import math
+import time
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
@@ -13,9 +14,10 @@ from microbench.core.ops import IntArray, Launch, Record, Wait
 from microbench.experiments.graph.effects import CHECKED, wrong
 from microbench.experiments.graph.nodes import add_kernel
 from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Program, captured, executable, loaded, replay
+from microbench.gpu.cuda.timing import SpinGate
 from microbench.gpu.experiment import Case, Machine, Parameters, Scoped, Submit, check, driver, experiment, launch
+from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Graph, Node, bound, call_of, graph_of, replay_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, FloatArray
 
 ORDER_CHECK = "every kernel recorded its begin and end; none began before those it depends on had ended"
@@ -164,19 +166,19 @@ class SimulatedShaped(Shaped):
         costs = machine.costs
         runs_ns = costs.kernel_ns(shape.duration_ns)
         starts_ns = schedule(dependencies(shape), runs_ns, costs)
-        graph = Graph(shape.kernels, float(starts_ns.max()) + runs_ns)
+        graph = sim.Graph(shape.kernels, float(starts_ns.max()) + runs_ns)
         machine.clock.pass_ns(costs.graphs.build.at(shape.kernels))
         machine.clock.pass_ns(costs.graphs.instantiate.at(shape.kernels))
         self._machine = machine
-        self.graph = FakeSubmit(machine, replay_of(graph, costs))
+        self.graph = sim.FakeSubmit(machine, sim.replay_of(graph, costs))
         branches = range(shape.branches)
         others = branches[1:] if shape.joined else ()
-        launches = [bound(machine, Launch(shape.duration_ns, stream=branch)) for branch in branches]
-        records = [bound(machine, Record(timed=False, stream=branch)) for branch in branches]
+        launches = [sim.bound(machine, Launch(shape.duration_ns, stream=branch)) for branch in branches]
+        records = [sim.bound(machine, Record(timed=False, stream=branch)) for branch in branches]
         submits = launches * shape.length
         if shape.joined:
-            fork = [bound(machine, Wait(stream=branch, other=0)) for branch in others]
-            join = [bound(machine, Wait(stream=0, other=branch)) for branch in others]
+            fork = [sim.bound(machine, Wait(stream=branch, other=0)) for branch in others]
+            join = [sim.bound(machine, Wait(stream=0, other=branch)) for branch in others]
             submits = [launches[0], records[0], *fork, *submits, *records[1:], *join, launches[0]]
         slots = costs.queue_slots // 2 // (shape.length + 2)  # of stream 0, the fullest
 
@@ -184,7 +186,7 @@ class SimulatedShaped(Shaped):
             for submit in submits:
                 submit(1)
 
-        self.streams = FakeProgram(machine, on_streams, max(slots, 1))
+        self.streams = sim.FakeProgram(machine, on_streams, max(slots, 1))
 
     def check(self) -> str:
         return self._machine.ran(CHECKED, self.graph, self.streams)
@@ -288,10 +290,10 @@ class SimulatedKernelChain(Scoped, KernelChain):
         costs = machine.costs
         nominal_ns = {"empty": 0.0, "spin": float(SPIN_NS), "add": costs.empty_kernel_ns + costs.add_ns}[work]
         self._count, self._kernel_ns = count, costs.kernel_ns(nominal_ns, blocks, block_threads)
-        nodes = [Node(costs.gap_graph_ns, self._kernel_ns)] * count
-        self.graph = FakeSubmit(machine, replay_of(graph_of(nodes), costs))
-        call = call_of(Launch(), costs).with_item(duration_ns=self._kernel_ns)
-        self.stream = FakeProgram(
+        nodes = [sim.Node(costs.gap_graph_ns, self._kernel_ns)] * count
+        self.graph = sim.FakeSubmit(machine, sim.replay_of(sim.graph_of(nodes), costs))
+        call = sim.call_of(Launch(), costs).with_item(duration_ns=self._kernel_ns)
+        self.stream = sim.FakeProgram(
             machine, lambda: machine.make(call, count), max(costs.queue_slots // 2 // count, 1), stream=0
         )
 
@@ -305,3 +307,102 @@ class SimulatedKernelChain(Scoped, KernelChain):
 
 
 kernel_chain = experiment(KernelChain, SimulatedKernelChain)
+
+
+Transition = Literal["kernel", "memset", "copy_h2d", "copy_d2d", "fork", "join"]
+IN_MEMORY: tuple[Transition, ...] = ("memset", "copy_h2d", "copy_d2d")  # another kernel sees their word arrive
+# The kernel that watches gives up after as long as a gate, and starts within 0.1 ms.
+VALUE, TRIES, STARTED_S = 0x5EED, 1 << 22, 1e-4
+FIRST, SECOND, BRANCH, LAST = range(4)  # places of the kernels that record their begin and end
+# The kernel whose end comes first, and the one whose begin comes next.
+ENDS: dict[Transition, tuple[int, int]] = {"fork": (FIRST, BRANCH), "join": (BRANCH, LAST)}
+
+
+class Transitions:
+    """Two kernels with a Transition between them, into streams or as a graph, behind a gate."""
+
+    def __init__(self, case: Case, kind: Transition, graph: bool) -> None:
+        self._case, self._kind, self._source = case, kind, case.pinned(1, np.uint64)
+        self._source[0] = VALUE
+        self._out = case.device_memory(96)  # begin and end of four kernels; when a word was seen, written; two words
+        self._seen, self._word = self._out + 64, self._out + 80
+        program = loaded(case, self._calls())
+        self._submit: Submit = program
+        if graph:
+            self._submit = replay(captured(case, case.stream(0), lambda: program(1))[0], case.stream(0))
+        write = Program([self._kernel("write_word", self._word, VALUE, self._seen + 8)])
+        runs = [self._run(write) for _ in range(20)] if kind in IN_MEMORY else []
+        self._seen_after_ns = int(np.median([run[8] - run[9] for run in runs if run.size] or [0]))
+
+    def _kernel(self, name: str, *row: int, stream: int = 0) -> CallRow:
+        function = self._case.function("launch" if name == "record" else "graph_transitions", name)
+        return CallRow.of(launch(self._case, function, Launch(block_threads=1, stream=stream), Parameters([row])))
+
+    def _calls(self) -> list[CallRow]:
+        main, other, cycles = self._case.stream(0), self._case.stream(1), self._case.cycles(5000)
+        first, second, branch, last = (
+            self._kernel("record", self._out, place, cycles, stream=int(place == BRANCH)) for place in range(4)
+        )
+        if self._kind in ENDS:
+            wait, (forked, joined) = "cuStreamWaitEvent", (self._case.event(timed=False) for _ in range(2))
+            fork = CallRow.named("cuEventRecord", [forked, main]), CallRow.named(wait, [other, forked, 0])
+            join = CallRow.named("cuEventRecord", [joined, other]), CallRow.named(wait, [main, joined, 0])
+            return [first, *fork, second, branch, *join, last]
+        name, source = {
+            "memset": ("cuMemsetD32Async", [VALUE, 1]),
+            "copy_h2d": ("cuMemcpyHtoDAsync", [int(self._source.ctypes.data), 4]),
+            "copy_d2d": ("cuMemcpyDtoDAsync", [self._word + 8, 4]),
+        }.get(self._kind, ("", []))
+        between = [CallRow.named(name, [self._word, *source, main])] if name else []
+        return [first, *between, second]
+
+    def _run(self, submit: Submit) -> IntArray:
+        """The stamps and words after one run, shape (12,); empty if the gate was late."""
+        case, gate = self._case, self._case.once(SpinGate)
+        case.upload(self._out, np.array([0] * 11 + [VALUE], dtype=np.int64))
+        case.synchronize()
+        if self._kind in IN_MEMORY:
+            Program([self._kernel("see_word", self._word, VALUE, self._seen, TRIES, stream=2)])(1)
+        gate.shut((0,))
+        submit(1)
+        time.sleep(STARTED_S)
+        gate.open()
+        case.synchronize()
+        stamps = case.read(self._out, 0 if gate.was_late() else 12, np.int64)
+        if stamps.size and self._kind in IN_MEMORY and (stamps[10] != VALUE or not stamps[8]):
+            raise MeasurementError(f"the word between two kernels is {stamps[10]:#x}, seen at {stamps[8]}")
+        return stamps
+
+    def stamps(self, count: int) -> IntArray:
+        """``count`` runs: when what comes first had ended, when the word was there, and when the next kernel began.
+
+        ns of %globaltimer, shape (runs, 3); the word's column is 0 for kernels and branches. Runs whose gate was late
+        are left out. Raises MeasurementError if a kernel did not run or began early, or the word did not arrive.
+        """
+        found = np.array([run for run in (self._run(self._submit) for _ in range(count)) if run.size]).reshape(-1, 12)
+        first, following = ENDS.get(self._kind, (FIRST, SECOND))
+        ended, begun, seen = found[:, 2 * first + 1], found[:, 2 * following], found[:, 8] - self._seen_after_ns
+        if self._kind == "join":
+            ended = np.maximum(ended, found[:, 2 * SECOND + 1])
+        if not ((ended > 0) & (begun >= ended)).all():
+            raise MeasurementError("a kernel did not run, or began before what comes first had ended")
+        return np.stack([ended, seen * (self._kind in IN_MEMORY), begun], axis=1)
+
+
+class SimulatedTransitions(Transitions):
+    """Each side is a gap of the stream or the graph; work in memory runs between the two."""
+
+    def __init__(self, machine: Machine, kind: Transition, graph: bool) -> None:
+        self._machine, self._kind, costs = machine, kind, machine.costs
+        call = sim.call_of_kind(kind, costs) if kind in IN_MEMORY else None
+        gap_ns = costs.gap_graph_ns if graph else costs.gap_stream_ns
+        to_ns = gap_ns + costs.graphs.node(kind).gap_ns * graph + call.item.duration_ns if call else 0.0
+        self._sides_ns = np.array([to_ns, gap_ns])
+
+    def stamps(self, count: int) -> IntArray:
+        each_ns = self._sides_ns * self._machine.noise.device(1.0, 2 * count).reshape(count, 2)
+        to_ns, from_ns = self._machine.spent(each_ns).T
+        return np.stack([0 * to_ns, to_ns, to_ns + from_ns], axis=1)
+
+
+transitions = experiment(Transitions, SimulatedTransitions)
