@@ -31,8 +31,8 @@ from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.fills import Filling, fill
 from microbench.experiments.memory.levels import Level, Space, WriteAccess, read_set, written_set
 from microbench.experiments.memory.shared import bank_reads, cluster_chase, read_cluster
-from microbench.experiments.memory.stream_libraries import ROLES, DataType, Implementation, StreamKernel
-from microbench.experiments.memory.streams import ELEMENT_BYTES, shapes, stream
+from microbench.experiments.memory.stream_libraries import ELEMENT_BYTES, ROLES, DataType, Implementation, StreamKernel
+from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.protocol.gpu import Gpu, Transfer
 from microbench.meter.timer import gated
 

@@ -123,9 +123,6 @@ class HostArrays:
         self._random = np.random.default_rng(1)
         self.size_bytes = self._arrays["a"].nbytes
 
-    def counted_bytes(self, kernel: StreamKernel) -> int:
-        return self.size_bytes * (ROLES[kernel].read + ROLES[kernel].written)
-
     def address(self, name: str) -> int:
         return int(self._arrays[name].ctypes.data)
 
@@ -173,7 +170,7 @@ def test_cupy_computes_each_kernel_of_stream(acts: list[str], kernel: StreamKern
             cupy_stream(case, arrays, kernel)
         return
     transfer = cupy_stream(case, arrays, kernel)
-    exercised(transfer, sum(name is not None for name in ROLES[kernel]) * arrays.size_bytes)
+    exercised(transfer, sum(name is not None for name in ROLES[kernel][:3]) * arrays.size_bytes)
     assert acts == [f"device {DEVICE}", f"stream {STREAM}"]
     assert case.waits == 1
     case.end()

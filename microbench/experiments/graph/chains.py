@@ -36,7 +36,6 @@ class Shape(NamedTuple):
 
     @property
     def kernels(self) -> int:
-        """Number of kernels in total."""
         return self.branches * self.length + (2 if self.joined else 0)
 
 

@@ -57,7 +57,6 @@ class Words:
 
 
 def wrong(what: str, seen: object, wanted: object) -> MeasurementError:
-    """The error for an unexpected effect."""
     return MeasurementError(f"{what}: {seen} where {wanted} should be")
 
 

@@ -301,7 +301,19 @@ class Changes:
         self._random = np.random.default_rng()
         self._warm = False
         self._prepare()
-        self._build()
+        self._submit(1)
+        params, nodes_at, scratch = (int(array.ctypes.data) for array in (self._params, self._nodes, self._scratch))
+        code = loops.build(
+            self._entries, params, KERNEL_NODE_PARAMS.itemsize, nodes, self._nodes, nodes_at, scratch, self._scratch
+        )
+        check_code(code, f"building a graph of {nodes} nodes")
+        graph = int(self._scratch[loops.GRAPH])
+        executable = check(driver.cuGraphInstantiate(graph, 0))
+        self._scratch[loops.EXECUTABLE] = int(executable)
+        check(driver.cuGraphLaunch(executable, self._stream))
+        case.synchronize()
+        case.own(lambda: driver.cuGraphDestroy(graph))
+        case.own(lambda: driver.cuGraphExecDestroy(int(self._scratch[loops.EXECUTABLE])))
 
     def _prepare(self) -> None:
         self._parameters = Parameters([(self._out, index, int(value)) for index, value in enumerate(self._values)])
@@ -311,21 +323,6 @@ class Changes:
         self._params["parameters"] = self._parameters.address + stride * np.arange(self._count)
         self._submit = launch(self._case, self._function, Launch(), self._parameters)
         self._row = launch_row(self._submit)
-
-    def _build(self) -> None:
-        self._submit(1)
-        params, nodes, scratch = (int(array.ctypes.data) for array in (self._params, self._nodes, self._scratch))
-        code = loops.build(
-            self._entries, params, KERNEL_NODE_PARAMS.itemsize, self._count, self._nodes, nodes, scratch, self._scratch
-        )
-        check_code(code, f"building a graph of {self._count} nodes")
-        graph = int(self._scratch[loops.GRAPH])
-        executable = check(driver.cuGraphInstantiate(graph, 0))
-        self._scratch[loops.EXECUTABLE] = int(executable)
-        check(driver.cuGraphLaunch(executable, self._stream))
-        self._case.synchronize()
-        self._case.own(lambda: driver.cuGraphDestroy(graph))
-        self._case.own(lambda: driver.cuGraphExecDestroy(int(self._scratch[loops.EXECUTABLE])))
 
     def stamps(self, changed: int, count: int) -> IntArray:
         """The very first change is dropped: it loads the loop."""
@@ -341,7 +338,13 @@ class Changes:
             self._prepare()
             self._case.clear(self._out, self._count * 8)
             if self._way in RECORDED:
-                self._change_whole(row)
+                self._result[:] = 0
+                scratch, result = int(self._scratch.ctypes.data), int(self._result.ctypes.data)
+                whole = (self._entries, self._row, self._parameters.stride, self._count, self._scratch, scratch, result)
+                code = loops.change_whole(*whole, self._way == "rebuild", as_int64(self._stream), self._clock, row)
+                if code == UPDATE_FAILURE:
+                    raise MeasurementError(refusal(self._result))
+                check_code(code, f"a {self._way.replace('_', ' ')} of {self._count} nodes")
             else:
                 executable, stream = int(self._scratch[loops.EXECUTABLE]), as_int64(self._stream)
                 fixed = (executable, self._nodes, int(self._params.ctypes.data), KERNEL_NODE_PARAMS.itemsize)
@@ -349,15 +352,6 @@ class Changes:
                 check_code(code, f"setting the parameters of {changed} nodes")
             self._check()
         return out
-
-    def _change_whole(self, row: IntArray) -> None:
-        self._result[:] = 0
-        scratch, result = int(self._scratch.ctypes.data), int(self._result.ctypes.data)
-        fixed = (self._entries, self._row, self._parameters.stride, self._count, self._scratch, scratch, result)
-        code = loops.change_whole(*fixed, self._way == "rebuild", as_int64(self._stream), self._clock, row)
-        if code == UPDATE_FAILURE:
-            raise MeasurementError(refusal(self._result))
-        check_code(code, f"a {self._way.replace('_', ' ')} of {self._count} nodes")
 
     def _check(self) -> None:
         """Raise unless both replays added their new values; a first replay with old values is noticed."""

@@ -109,7 +109,14 @@ class NodeChain:
         nodes = sum(node == kind_type for node in node_types(driver, self._graphs[0]))
         if nodes != self._count + frames:
             raise effects.wrong(f"a chain of {self._kind}", f"{nodes} such nodes", self._count + frames)
-        edges = programmatic_edges(self._graphs[0]) if self._kind in PROGRAMMATIC else self._count - 1
+        if self._kind not in PROGRAMMATIC:
+            return
+        # With edge data since CUDA 13, under another name before.
+        get_edges = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)
+        count = int(check(get_edges(self._graphs[0]))[-1])
+        data = check(get_edges(self._graphs[0], count))[2] if count else []
+        programmatic = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+        edges = sum(int(edge.type) == int(programmatic) for edge in data[:count])
         if edges != self._count - 1:
             raise effects.wrong(f"a chain of {self._kind}", f"{edges} programmatic edges", self._count - 1)
 
@@ -220,16 +227,6 @@ def conditional(case: Case, graph: Any, before: list[Any], type_: Any, default: 
     add = getattr(driver, "cuGraphAddNode_v2", driver.cuGraphAddNode)
     node = check(add(graph, before or None, None, len(before), params))
     return node, params.conditional.phGraph_out[0], int(handle)
-
-
-def programmatic_edges(graph: Any) -> int:
-    """Number of a graph's edges that are programmatic."""
-    # With edge data since CUDA 13, under another name before.
-    get_edges = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)
-    count = int(check(get_edges(graph))[-1])
-    data = check(get_edges(graph, count))[2] if count else []
-    programmatic = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
-    return sum(int(edge.type) == int(programmatic) for edge in data[:count])
 
 
 class SimulatedNodeChain(sim.Scoped, NodeChain):

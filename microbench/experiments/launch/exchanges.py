@@ -112,7 +112,6 @@ class ClockTie(NamedTuple):
 
 
 def clock_tie(case: Case) -> ClockTie:
-    """Exchanges flags TIE_EXCHANGES times."""
     seen = case.once(Case.device_memory, 8 * (TIE_EXCHANGES + 1))
     exchanged = _exchanges(case, TIE_EXCHANGES, "answer_timed", seen)
     gpu_ns = case.read(seen, TIE_EXCHANGES + 1, np.int64)[1:]

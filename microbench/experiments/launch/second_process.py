@@ -94,7 +94,19 @@ def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=variables) as process,
     ):
         try:
-            _wait_until_ready(process, errors)
+            assert process.stdout is not None
+            heard, deadline_s = b"", time.monotonic() + START_S
+            while READY not in heard:
+                left_s = max(deadline_s - time.monotonic(), 0.0)
+                if not select.select([process.stdout], [], [], left_s)[0]:
+                    late = f"the second process launched nothing within {START_S:g} s"
+                    raise MeasurementError(f"{late}{_last_words(errors)}")
+                data = os.read(process.stdout.fileno(), 4096)
+                if not data:
+                    with suppress(subprocess.TimeoutExpired):  # stderr may come after the end of stdout
+                        process.wait(END_S)
+                    raise MeasurementError(f"the second process did not start{_last_words(errors)}")
+                heard += data
             yield process
             if process.poll() is not None:
                 raise MeasurementError(f"the second process ended too early{_last_words(errors)}")
@@ -112,21 +124,6 @@ def through_mps(context: Context) -> Fact:
         return Fact("mps", bool(context.attribute("MPS_ENABLED")), source=MPS_SOURCE)
     except MeasurementError as error:  # the driver is older than the attribute
         return Fact("mps", None, source=MPS_SOURCE, reason=str(error))
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-    assert process.stdout is not None
-    heard, deadline_s = b"", time.monotonic() + START_S
-    while READY not in heard:
-        left_s = max(deadline_s - time.monotonic(), 0.0)
-        if not select.select([process.stdout], [], [], left_s)[0]:
-            raise MeasurementError(f"the second process launched nothing within {START_S:g} s{_last_words(errors)}")
-        data = os.read(process.stdout.fileno(), 4096)
-        if not data:
-            with suppress(subprocess.TimeoutExpired):  # stderr may come after the end of stdout
-                process.wait(END_S)
-            raise MeasurementError(f"the second process did not start{_last_words(errors)}")
-        heard += data
 
 
 def _last_words(errors: IO[bytes]) -> str:

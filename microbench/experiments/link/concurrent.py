@@ -216,10 +216,11 @@ class Duplex:
         case.synchronize()
         if gate.was_late():
             return None
-        return self._since_begin("h2d", h2d), self._since_begin("d2h", d2h)
-
-    def _since_begin(self, direction: Direction, count: int) -> FloatArray:
-        return np.array([elapsed_s(self._begin, event) for event in self._events[direction][:count]], dtype=np.float64)
+        to_gpu, from_gpu = (
+            np.array([elapsed_s(self._begin, event) for event in events[: counts[direction]]], dtype=np.float64)
+            for direction, events in self._events.items()
+        )
+        return to_gpu, from_gpu
 
     def fresh(self) -> None:
         for ends in self._ends.values():

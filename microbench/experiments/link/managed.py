@@ -58,7 +58,6 @@ class Managed:
         self._patterns.fill(pages, self._size_bytes, SEED)
 
     def _prefetch_ns(self, *, to_device: bool) -> int:
-        """Prefetch all of it and wait; returns the host time."""
         arguments = [self._pages, self._size_bytes, self._device if to_device else HOST, self._stream]
         return round_trip_ns(DriverSubmit("cuMemPrefetchAsync", arguments, stream=self._stream))
 

@@ -40,7 +40,6 @@ class Flow:
         check(driver.cuMemcpyPeerAsync(self._to, to, self._from, source, self._size_bytes, self._mover.stream))
 
     def by_sms(self) -> Callable[[], None]:
-        """One copy by all of the mover's SMs."""
         with self._mover.current():
             submit = copy_by_sms(self._mover.case, self._from, self._to, self._size_bytes, SM_WIDTH_BYTES)
         return partial(submit, 1)

@@ -125,7 +125,6 @@ class Readers:
         return launch(self._case, self._function, shape, Parameters([row]))
 
     def forget(self) -> None:
-        """Clear the words, as if no reader had run."""
         self._case.clear(self._seen, self._size_bytes)
 
     def check(self) -> None:

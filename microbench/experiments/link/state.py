@@ -106,13 +106,12 @@ def _simulated_state(machine: Machine) -> tuple[Fact, ...]:
         known |= {f"topology_gpu{gpu}": f"NV{links.nvlinks}" for gpu in range(1, costs.gpus)}
     unknown = UNKNOWN if several else UNKNOWN | NO_NVLINK
     return (
-        *(Fact(name, value, SIMULATED, unit=_unit(name)) for name, value in known.items()),
+        *(
+            Fact(name, value, SIMULATED, unit=next((unit for end, unit in UNITS.items() if name.endswith(end)), ""))
+            for name, value in known.items()
+        ),
         *(Fact(name, None, SIMULATED, reason=reason) for name, reason in unknown.items()),
     )
-
-
-def _unit(name: str) -> str:
-    return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
 
 
 link_state = experiment(_state, _simulated_state)

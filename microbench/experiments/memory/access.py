@@ -209,7 +209,7 @@ def _simulated_occupied(
     in_flight_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
     rate = costs.memory.dram_bytes_per_s.read
     busy_ns = transfers.through_ns(costs, size_bytes, in_flight_bytes, rate)
-    return transfers.FakeTransfer(machine, transfers.kernel_call(machine, busy_ns, size_bytes), size_bytes)
+    return transfers.FakeKernel(machine, busy_ns, size_bytes)
 
 
 def require_stride(stride_bytes: int, least_bytes: int = WORD_BYTES) -> None:
@@ -261,9 +261,7 @@ def _simulated_strided(machine: Machine, access: StrideAccess, stride_bytes: int
     busy_ns = transfers.answered_ns(
         costs, requests, STRIDED_IN_FLIGHT, sector_bytes * transfers.WARP_THREADS, dram_bytes, rate
     )
-    return transfers.FakeTransfer(
-        machine, transfers.kernel_call(machine, busy_ns, WORD_BYTES * words), WORD_BYTES * words
-    )
+    return transfers.FakeKernel(machine, busy_ns, WORD_BYTES * words)
 
 
 def word_count(footprint_bytes: int) -> int:
@@ -306,9 +304,7 @@ def _simulated_scattered(machine: Machine, access: RandomAccess, footprint_bytes
     dram_bytes = times * memory.dram_fetch_bytes if footprint_bytes > memory.l2_bytes else 0
     requests = -(-words // costs.sm_count)
     busy_ns = transfers.answered_ns(costs, requests, RANDOM_IN_FLIGHT, times * memory.sector_bytes, dram_bytes, rate)
-    return transfers.FakeOperations(
-        machine, transfers.kernel_call(machine, busy_ns, words * times * memory.sector_bytes), words
-    )
+    return transfers.FakeKernel(machine, busy_ns, words * times * memory.sector_bytes, words)
 
 
 occupied = experiment(_occupied, _simulated_occupied)
@@ -414,8 +410,7 @@ def _simulated_atomics(machine: Machine, space: Space, dtype: AtomicType, spread
             sectors_per_warp if spread == "thread" else transfers.WARP_THREADS / memory.merged_threads[dtype]
         )
         cycles = math.ceil(additions / (1 if spread == "same" else memory.atomic_units)) * memory.atomic_cycles
-    call = transfers.kernel_call(machine, costs.cycles_ns(cycles * ADDS), 0.0)
-    return transfers.FakeOperations(machine, call, warps * transfers.WARP_THREADS * ADDS)
+    return transfers.FakeKernel(machine, costs.cycles_ns(cycles * ADDS), 0, warps * transfers.WARP_THREADS * ADDS)
 
 
 atomics = experiment(Additions, _simulated_atomics)

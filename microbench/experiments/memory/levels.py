@@ -87,7 +87,6 @@ class StampedLevel(Level):
         self._out = case.device_memory(STAMPS.itemsize * sms)
 
     def _stamps(self, submit: Submit) -> npt.NDArray[Any]:
-        """Launch the kernel once and wait for it."""
         self._case.clear(self._out, STAMPS.itemsize * self.sms)
         return stamped(self._case, submit, self._out, self.sms)
 

@@ -30,11 +30,15 @@ WORD_BYTES = 8
 
 
 class Roles(NamedTuple):
-    """Names of the arrays that a kernel reads first and second, and of the array that it writes."""
+    """Names of the arrays that a kernel reads first and second, and of the array that it writes: a constant + a factor
+    x the first array + a factor x the second array."""
 
     first: str | None
     second: str | None
     out: str | None
+    constant: int = 0
+    by_first: int = 0
+    by_second: int = 0
 
     @property
     def read(self) -> int:
@@ -48,20 +52,12 @@ class Roles(NamedTuple):
 # As in STREAM: read sum(a), write a = s, copy c = a, scale b = s c, add c = a + b, triad a = b + s c, dot sum(a b).
 ROLES: dict[StreamKernel, Roles] = {
     "read": Roles("a", None, None),
-    "write": Roles(None, None, "a"),
-    "copy": Roles("a", None, "c"),
-    "scale": Roles("c", None, "b"),
-    "add": Roles("a", "b", "c"),
-    "triad": Roles("b", "c", "a"),
+    "write": Roles(None, None, "a", constant=SCALAR),
+    "copy": Roles("a", None, "c", by_first=1),
+    "scale": Roles("c", None, "b", by_first=SCALAR),
+    "add": Roles("a", "b", "c", by_first=1, by_second=1),
+    "triad": Roles("b", "c", "a", by_first=1, by_second=SCALAR),
     "dot": Roles("a", "b", None),
-}
-# The output is constant + first factor x first array + second factor x second array.
-RESULTS: dict[StreamKernel, tuple[int, int, int]] = {
-    "write": (SCALAR, 0, 0),
-    "copy": (0, 1, 0),
-    "scale": (0, SCALAR, 0),
-    "add": (0, 1, 1),
-    "triad": (0, 1, SCALAR),
 }
 
 
@@ -82,10 +78,6 @@ class Arrays:
         self._addresses: dict[str, int] = {}
         self._seeds = {"a": 1, "b": 2, "c": 3}
         self._word = case.device_memory(WORD_BYTES)
-
-    def counted_bytes(self, kernel: StreamKernel) -> int:
-        """Bytes that a call reads and writes."""
-        return self.size_bytes * (ROLES[kernel].read + ROLES[kernel].written)
 
     def address(self, name: str | None) -> int:
         """Address of an array, which is allocated on first use; 0 for None. Raises Skip if it does not fit."""
@@ -117,8 +109,7 @@ class Arrays:
             if total is None or not abs(total - wanted) <= relative * wanted:  # a NaN is wrong as well
                 raise MeasurementError(f"{kernel}: the sum is {total} where {wanted} should be")
             return "the sum compared with one that needs no array"
-        constant, by_first, by_second = RESULTS[kernel]
-        factors = (first, by_first, second, by_second, constant)
+        factors = (first, roles.by_first, second, roles.by_second, roles.constant)
         wrong = self._answer(NOTHING_WRONG, "differs", (self.address(roles.out), self.count, *factors))
         if wrong != NOTHING_WRONG:
             raise MeasurementError(f"{kernel}: element {wrong} of {self.count} is not what it should be")
@@ -163,7 +154,7 @@ class Streaming:
         total: Callable[[], float | None] = lambda: None,
         relative: float = 0.0,
     ) -> None:
-        self.size_bytes, self.submit = arrays.counted_bytes(kernel), submit
+        self.size_bytes, self.submit = arrays.size_bytes * (ROLES[kernel].read + ROLES[kernel].written), submit
         self._arrays, self._kernel, self._poison, self._total, self._relative = arrays, kernel, poison, total, relative
 
     def fresh(self) -> None:
@@ -211,7 +202,6 @@ class LastSum:
         self._last = self._compute()
 
     def poison(self) -> None:
-        """Forget the sum of earlier calls."""
         self._last = None
 
     def total(self) -> float | None:
@@ -243,7 +233,7 @@ def cupy_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
         memory = cupy.cuda.UnownedMemory(arrays.address(name), arrays.size_bytes, arrays, device_index)
         return cupy.ndarray((arrays.count,), NUMPY_TYPES[arrays.dtype], cupy.cuda.MemoryPointer(memory, 0))
 
-    first, second, out = (viewed(name) for name in ROLES[kernel])
+    first, second, out = (viewed(name) for name in ROLES[kernel][:3])
     call = _cupy_call(cupy, arrays.dtype, kernel, first, second, out)
     result = LastSum(call) if out is None else None
     try:
@@ -334,12 +324,12 @@ def numba_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
             clear = partial(kernels.clear[1, 1, stream], total)
         add_up = getattr(kernels.SUMS[arrays.dtype], kernel)
         add = partial(add_up[blocks, kernels.BLOCK_THREADS, stream], total, *vectors)
-        return python_stream(case, arrays, kernel, partial(_both, clear, add), result)
+
+        def both() -> None:
+            clear()
+            add()
+
+        return python_stream(case, arrays, kernel, both, result)
     scalars = [np.dtype(dtype).type(SCALAR)] if kernel in ("write", "scale", "triad") else []
     configured = getattr(kernels, kernel)[blocks, kernels.BLOCK_THREADS, stream]
     return python_stream(case, arrays, kernel, partial(configured, *vectors, *scalars), None)
-
-
-def _both(clear: Callable[[], Any], add: Callable[[], Any]) -> None:
-    clear()
-    add()

@@ -13,7 +13,7 @@ from microbench.experiments.memory import stream_libraries as libraries
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 from microbench.gpu.fake.costs import ShapeCosts
-from microbench.gpu.fake.transfers import FakeTransfer, kernel_call, through_ns
+from microbench.gpu.fake.transfers import FakeKernel, through_ns
 from microbench.gpu.protocol.gpu import Gpu, Transfer
 from microbench.meter.timer import Meter, gated
 from microbench.meter.transfers import warm_s
@@ -103,7 +103,7 @@ def _cuda_stream(
     blocks = in_steps or min(max(arrays.size_bytes // tile_bytes, 1), MOST_BLOCKS)
     # A block of a kernel without an output array writes its own sum.
     parts = case.device_memory(libraries.WORD_BYTES * blocks) if libraries.ROLES[kernel].out is None else 0
-    addresses = [arrays.address(name) for name in libraries.ROLES[kernel]]
+    addresses = [arrays.address(name) for name in libraries.ROLES[kernel][:3]]
     of_bulk = (shape.width_bytes, shape.ahead) if shape.bulk else ()
     row = Parameters([(*addresses, arrays.size_bytes, parts, *of_bulk)])
     defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * libraries.ELEMENT_BYTES[arrays.dtype]}
@@ -190,7 +190,7 @@ def _simulated_stream(
     own: ShapeCosts = memory.shapes[shape] if implementation == "cuda" else memory.libraries[implementation]
     rate = memory.dram_bytes_per_s.of(roles.read, roles.written) * own.share.of(roles.read, roles.written)
     busy_ns = through_ns(machine.costs, moved_bytes, own.in_flight_bytes, rate)
-    return FakeTransfer(machine, kernel_call(machine, busy_ns, moved_bytes, own.submit_ns), moved_bytes)
+    return FakeKernel(machine, busy_ns, moved_bytes, submit_ns=own.submit_ns)
 
 
 shapes = experiment(_shapes, _simulated_shapes)

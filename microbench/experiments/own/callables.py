@@ -249,7 +249,6 @@ class TorchCaptures:
             raise MeasurementError("needs a PyTorch whose CUDAGraph has keep_graph (2.8 or newer)") from None
 
     def scope(self, graph: Any) -> Any:
-        """The context in which a graph is captured."""
         return self._torch.cuda.graph(graph, pool=self._pool, stream=self._stream)
 
 

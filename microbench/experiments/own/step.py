@@ -233,7 +233,6 @@ class OwnStep:
         return captured
 
     def _run(self, traced: bool) -> Followed:
-        """One call during a capture."""
         return follow(self._own.call, self._broken, self._own.file) if traced else attempt(self._own.call)
 
     def _broken(self) -> bool:
@@ -412,7 +411,6 @@ class SimulatedOwnStep(OwnStep):
         return "SIMULATED: nothing is computed"
 
     def profiled_ns(self) -> IntArray:
-        """The kernels of one call, each with what a profiler adds."""
         machine = self._machine
         durations_ns = [
             call.item.duration_ns + machine.costs.profiler_ns
@@ -428,7 +426,6 @@ class SimulatedOwnStep(OwnStep):
         return [_simulated_node(call.item) for call, count in seen.calls for _ in range(count)], seen.waits
 
     def _seen(self) -> sim.Captured:
-        """What a profiler sees of one call."""
         machine = self._machine
         seen = machine.capturing = sim.Captured(lenient=True)
         try:

@@ -176,7 +176,6 @@ class Copied:
         self._seed = 0
 
     def fresh(self) -> None:
-        """Fill the whole source anew and poison the whole destination."""
         self._seed += 1
         self._patterns.fill(self._source, self._buffer_bytes, self._seed)
         self._patterns.poison(self._destination, self._buffer_bytes, self._seed)

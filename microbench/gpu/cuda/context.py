@@ -180,20 +180,17 @@ def compile_cubin(name: str, architecture: str, defines: Mapping[str, int] | Non
     return cubin
 
 
-Defines = tuple[tuple[str, int], ...]
-
-
 class Kernels:
     """The kernels of one context. Each file is compiled and loaded when one of its kernels is first needed."""
 
     def __init__(self, architecture: str) -> None:
         self._architecture = architecture
-        self._cubins: dict[tuple[str, Defines], bytes] = {}
-        self._libraries: dict[tuple[str, Defines], Any] = {}
-        self._functions: dict[tuple[str, str, Defines], int] = {}
+        self._cubins: dict[tuple[Any, ...], bytes] = {}
+        self._libraries: dict[tuple[Any, ...], Any] = {}
+        self._functions: dict[tuple[Any, ...], int] = {}
 
     def cubin(self, name: str, **defines: int) -> bytes:
-        key = (name, tuple(sorted(defines.items())))
+        key = (name, *sorted(defines.items()))
         if key not in self._cubins:
             self._cubins[key] = compile_cubin(name, target(name, self._architecture), defines)
         return self._cubins[key]
@@ -203,11 +200,11 @@ class Kernels:
 
         cuLibraryLoadData loads it, because cuModuleLoadData would wait for every shut gate.
         """
-        defined = tuple(sorted(defines.items()))
-        if (name, kernel, defined) not in self._functions:
-            if (name, defined) not in self._libraries:
+        file = (name, *sorted(defines.items()))
+        if (kernel, file) not in self._functions:
+            if file not in self._libraries:
                 cubin = self.cubin(name, **defines)
-                self._libraries[name, defined] = check(driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
-            handle = check(driver.cuLibraryGetKernel(self._libraries[name, defined], kernel.encode()))
-            self._functions[name, kernel, defined] = int(check(driver.cuKernelGetFunction(handle)))
-        return self._functions[name, kernel, defined]
+                self._libraries[file] = check(driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
+            handle = check(driver.cuLibraryGetKernel(self._libraries[file], kernel.encode()))
+            self._functions[kernel, file] = int(check(driver.cuKernelGetFunction(handle)))
+        return self._functions[kernel, file]

@@ -92,7 +92,9 @@ class CudaGpu:
             case kinds.Launch():
                 return submit.bind_launch(self._case, op)
             case kinds.Copy():
-                return submit.bind_copy(self._case, op)
+                stream = self._case.stream(op.stream)
+                host = int(self._case.pinned(op.size_bytes, np.uint8).ctypes.data)
+                return submit.copy(op.direction, self._case.device_memory(op.size_bytes), host, op.size_bytes, stream)
             case kinds.Memset():
                 stream = self._case.stream(op.stream)
                 arguments = [self._case.device_memory(op.size_bytes), 1, op.size_bytes, stream]

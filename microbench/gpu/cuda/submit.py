@@ -206,14 +206,6 @@ def bind_launch(case: Case, op: ops.Launch) -> DriverSubmit:
     return launch(case, case.function("launch", "empty"), op)
 
 
-def bind_copy(case: Case, op: ops.Copy) -> DriverSubmit:
-    """A copy between a pinned and a device buffer of its own."""
-    stream = case.stream(op.stream)
-    host = case.pinned(op.size_bytes, np.uint8)
-    device = case.device_memory(op.size_bytes)
-    return copy(op.direction, device, int(host.ctypes.data), op.size_bytes, stream)
-
-
 def copy(direction: Direction, device: int, host: int, size_bytes: int, stream: int) -> DriverSubmit:
     """An asynchronous copy by a copy engine, between device memory and host memory of any kind."""
     to_device = direction == "h2d"

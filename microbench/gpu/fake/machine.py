@@ -304,7 +304,9 @@ def call_of(op: ops.Op, costs: FakeCosts, graphs: Mapping[int, Graph] | None = N
         case ops.LayerCall():
             layer = layer_costs(op.layer, costs)
             arguments = 1 if op.duration_ns else op.arguments  # a spin kernel's only argument is its length
-            return Call(layer.call_ns + arguments * layer.argument_ns, _launch(_kernel_of(op), costs).item)
+            return Call(
+                layer.call_ns + arguments * layer.argument_ns, _launch(ops.Launch(op.duration_ns or 0), costs).item
+            )
 
 
 def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
@@ -314,11 +316,6 @@ def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
     item = Item(gap_ns=costs.gap_stream_ns, duration_ns=graph.total_ns, traffic=traffic)
     host_ns = costs.graph_submit_ns + graph.nodes * costs.graph_node_submit_ns + graph.launch_ns
     return Call(host_ns, item, stream, graph.nodes)
-
-
-def _kernel_of(op: ops.LayerCall) -> ops.Launch:
-    """The kernel that a layer's call launches."""
-    return ops.Launch(duration_ns=op.duration_ns or 0)
 
 
 def _launch(op: ops.Launch, costs: FakeCosts) -> Call:
@@ -510,7 +507,6 @@ def graph_of(chain: Sequence[Node]) -> Graph:
 
 
 def empty_chain(nodes: int, costs: FakeCosts) -> Graph:
-    """A line of empty kernels."""
     return graph_of([node_of("kernel_empty", costs)] * nodes)
 
 
@@ -535,7 +531,6 @@ def call_of_kind(kind: str, costs: FakeCosts) -> Call | None:
 
 
 def _op_of(kind: str, costs: FakeCosts) -> ops.Op | None:
-    """The op of a node of that kind, or None."""
     if kind == "kernel" or kind.endswith(PROLOGUE) or kind.startswith("pdl"):
         # A kernel that needs what its predecessor wrote. With an early trigger its prologue overlaps the predecessor.
         duration_ns = costs.graphs.dependent_kernel_ns
@@ -563,7 +558,7 @@ def _captured(op: ops.Op, costs: FakeCosts) -> Node:
             return node_of("memset", costs, op)
         case ops.LayerCall():
             layer_costs(op.layer, costs)
-            return _captured(_kernel_of(op), costs)
+            return _captured(ops.Launch(op.duration_ns or 0), costs)
         case ops.SynchronizeIdle() | ops.Query():
             called = "cuEventQuery" if isinstance(op, ops.Query) else f"cu{op.what.capitalize()}Synchronize"
             raise MeasurementError(

@@ -63,20 +63,16 @@ def evenly(share: float, first: int, count: int) -> FloatArray:
 WARP_BYTES = 512  # 32 threads, 16 bytes each
 
 
-class FakeOperations(FakeTransfer):
-    """A kernel that is counted in operations."""
+class FakeKernel(FakeTransfer):
+    """A kernel whose blocks work for ``busy_ns`` on top of an empty one, counted in ``operations`` if there are any."""
 
-    def __init__(self, machine: Machine, call: Call, operations: int) -> None:
-        super().__init__(machine, call, operations)
+    def __init__(
+        self, machine: Machine, busy_ns: float, moved_bytes: int, operations: int = 0, submit_ns: float | None = None
+    ) -> None:
+        costs, energy_j = machine.costs, moved_bytes * machine.costs.memory.joules_per_byte
+        call = call_of(Launch(), costs).with_item(duration_ns=costs.empty_kernel_ns + busy_ns, energy_j=energy_j)
+        super().__init__(machine, call if submit_ns is None else Call(submit_ns, call.item), operations or moved_bytes)
         self.operations = operations
-
-
-def kernel_call(machine: Machine, busy_ns: float, moved_bytes: float, submit_ns: float | None = None) -> Call:
-    """A launch whose blocks work for ``busy_ns`` on top of an empty kernel."""
-    costs = machine.costs
-    energy_j = moved_bytes * costs.memory.joules_per_byte
-    call = call_of(Launch(), costs).with_item(duration_ns=costs.empty_kernel_ns + busy_ns, energy_j=energy_j)
-    return call if submit_ns is None else Call(submit_ns, call.item)
 
 
 def answered_ns(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from microbench.core.model import Fact, GpuInfo, LinkInfo, pcie_raw_rate
 from microbench.gpu.machine import pci
@@ -254,20 +254,16 @@ def topology(query: nvml.Query, links: NvLinks, bus_id: str) -> tuple[nvml.Answe
     by_pcie = level._replace(value=nvml.TOPOLOGY_LEVELS.get(level.value), reason=level.reason or "NVML does not know")
     if links.reason is not None:
         return nvml.Answer(None, links.reason), by_pcie
-    joined = _links_to(query, links, bus_id, other.value)
-    return nvml.Answer(f"NV{joined}" if joined else "none"), by_pcie
-
-
-def _links_to(query: nvml.Query, links: NvLinks, bus_id: str, other: Any) -> int:
-    """How many NVLinks lead to another GPU, directly or through a switch; 0 if NVML knows of none."""
+    # The NVLinks that lead to it, directly or through a switch; none if NVML knows of none.
     ends = [query.ask_board("nvmlDeviceGetNvLinkRemotePciInfo", link).member("busId").value for link in links.active]
-    direct = sum(pci.same_device(end, bus_id) for end in ends)
-    if direct:
-        return direct
-    kinds = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link).value for link in links.active]
-    switched = sum(nvml.NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
-    status = query.ask_board("nvmlDeviceGetP2PStatus", other, nvml.PEERS_BY_NVLINK).value if switched else None
-    return switched if status == nvml.PEERS_OK else 0
+    joined = sum(pci.same_device(end, bus_id) for end in ends)
+    if not joined:
+        kinds = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link).value for link in links.active]
+        switched = sum(nvml.NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
+        if switched:
+            status = query.ask_board("nvmlDeviceGetP2PStatus", other.value, nvml.PEERS_BY_NVLINK).value
+            joined = switched if status == nvml.PEERS_OK else 0
+    return nvml.Answer(f"NV{joined}" if joined else "none"), by_pcie
 
 
 # In the words of ``nvidia-smi topo -m``: at most one switch between them; several switches; the host bridge (a CPU's
@@ -297,7 +293,11 @@ def distance(first: str | None, second: str | None, root: Path = Path("/")) -> n
     if not all(way.hops for way in ways):
         return nvml.Answer(None, "sysfs does not show both devices")
     if ways[0].root != ways[1].root:
-        return _between_roots(first, second, root)
+        numbers = pci.numa_node(first, root), pci.numa_node(second, root)
+        if None not in numbers:
+            return nvml.Answer("NODE" if numbers[0] == numbers[1] else "SYS")
+        silent = "the firmware does not say on which NUMA nodes they are"
+        return nvml.Answer("NODE") if len(nodes(Machine(root))) == 1 else nvml.Answer(None, silent)
     down = [[hop.bus_id for hop in reversed(way.hops)] for way in ways]
     shared = sum(1 for _ in takewhile(lambda ids: ids[0] == ids[1], zip(*down, strict=False)))
     if shared == 0:
@@ -315,24 +315,12 @@ def network_devices(root: Path = Path("/")) -> tuple[NetworkDevice, ...]:
         if kind.startswith(NETWORK_CLASS) and not machine.exists(f"{folder}/physfn"):
             virtio = machine.read(f"{folder}/vendor").text == VIRTIO_VENDOR
             reason = "a virtio device exists only in its hypervisor's software, not on the bus" if virtio else None
-            devices.append(NetworkDevice(_network_name(machine, folder) or bus_id, bus_id, reason))
+            # InfiniBand's name comes first, as in nvidia-smi; a virtio controller's interface belongs to its child.
+            inside = [folder, *(f"{folder}/{name}" for name in machine.names(folder) if name.startswith("virtio"))]
+            places = [f"{folder}/infiniband", *(f"{place}/net" for place in inside)]
+            found = next((name for place in places for name in machine.names(place)), bus_id)
+            devices.append(NetworkDevice(found, bus_id, reason))
     return tuple(devices)
-
-
-def _between_roots(first: str | None, second: str | None, root: Path) -> nvml.Answer:
-    numbers = pci.numa_node(first, root), pci.numa_node(second, root)
-    if None not in numbers:
-        return nvml.Answer("NODE" if numbers[0] == numbers[1] else "SYS")
-    if len(nodes(Machine(root))) == 1:
-        return nvml.Answer("NODE")
-    return nvml.Answer(None, "the firmware does not say on which NUMA nodes they are")
-
-
-def _network_name(machine: Machine, folder: str) -> str | None:
-    """InfiniBand's name comes first, as in nvidia-smi; the interface of a virtio controller belongs to its child."""
-    inside = [folder, *(f"{folder}/{name}" for name in machine.names(folder) if name.startswith("virtio"))]
-    places = [f"{folder}/infiniband", *(f"{place}/net" for place in inside)]
-    return next((name for place in places for name in machine.names(place)), None)
 
 
 def _neighbours(
@@ -421,7 +409,9 @@ def _between(prefix: str, own: pci.Way, other: pci.Way, root: Path, *, network: 
     trained = {hop.bus_id for hop in sides[1]} if network else set()
     rated = []
     for hop in hops:
-        generation, lanes = _speed(hop, now=hop.bus_id in trained)
+        generation, lanes = hop.link.generation_max, hop.link.lanes_max
+        if hop.bus_id in trained and hop.link.generation_now and hop.link.lanes_now:
+            generation, lanes = hop.link.generation_now, hop.link.lanes_now
         if rate := pcie_raw_rate(generation or 0, lanes or 0):
             rated.append((rate, generation, lanes, hop.bus_id))
     _, generation, lanes, narrowest = min(rated, key=lambda one: one[0], default=(None, None, None, None))
@@ -437,13 +427,6 @@ def _between(prefix: str, own: pci.Way, other: pci.Way, root: Path, *, network: 
         control = other.hops[0].control
         for name in ("max_read_request_bytes", "extended_tags"):
             yield stated(f"{prefix}{name}", getattr(control, name), f"{source}/config", control.reason or why)
-
-
-def _speed(hop: pci.Hop, *, now: bool) -> tuple[int | None, int | None]:
-    link = hop.link
-    if now and link.generation_now and link.lanes_now:
-        return link.generation_now, link.lanes_now
-    return link.generation_max, link.lanes_max
 
 
 def _port(prefix: str, device: NetworkDevice, machine: Machine) -> Iterator[Fact]:
