@@ -288,7 +288,7 @@ def babelstream(gpu: Gpu, folder: Path, times: int) -> None:
     with gpu.case():
         best: dict[StreamKernel, tuple[float, Transfer]] = {}
         for shape in shapes(gpu, "triad", "cuda"):
-            shaped = {kernel: stream(gpu, kernel, "fp64", "cuda", STREAM_BYTES, shape) for kernel in STREAM_ORDER}
+            shaped = {kernel: stream(gpu, kernel, "fp64", STREAM_BYTES, shape) for kernel in STREAM_ORDER}
             for kernel, rate in rates(shaped, TRIALS).items():
                 best[kernel] = max(
                     best.get(kernel, (0.0, shaped[kernel])), (rate, shaped[kernel]), key=lambda pair: pair[0]

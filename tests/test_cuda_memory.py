@@ -52,20 +52,17 @@ def test_every_shape_computes_right_results(gpu: Gpu, kernel: StreamKernel, dtyp
     names = shapes(gpu, kernel, "cuda")
     assert len(names) > 1
     for shape in names:
-        proven(gpu, stream(gpu, kernel, dtype, "cuda", size_bytes, shape), r"element 0 of|the sum is")
+        proven(gpu, stream(gpu, kernel, dtype, size_bytes, shape), r"element 0 of|the sum is")
 
 
 def test_size_bytes_counts_reads_and_writes(gpu: Gpu) -> None:
-    sizes = {
-        kernel: stream(gpu, kernel, "fp64", "cuda", 800, shapes(gpu, kernel, "cuda")[0]).size_bytes
-        for kernel in KERNELS
-    }
+    sizes = {kernel: stream(gpu, kernel, "fp64", 800, shapes(gpu, kernel, "cuda")[0]).size_bytes for kernel in KERNELS}
     assert sizes == {"read": 800, "write": 800, "copy": 1600, "scale": 1600, "add": 2400, "triad": 2400, "dot": 1600}
 
 
 def test_kernels_of_a_case_share_their_arrays(gpu: Gpu) -> None:
-    copy = stream(gpu, "copy", "fp64", "cuda", 4096, "past_16B_x1_t128")
-    scale = stream(gpu, "scale", "fp64", "cuda", 4096, "past_16B_x1_t128")
+    copy = stream(gpu, "copy", "fp64", 4096, "past_16B_x1_t128")
+    scale = stream(gpu, "scale", "fp64", 4096, "past_16B_x1_t128")
     copy.fresh()
     copy.submit(1)
     scale.submit(1)  # b = 3 c, and c is what the copy has written
@@ -298,8 +295,8 @@ def test_bank_conflicts_cost_a_cycle_for_each_word(gpu: Gpu) -> None:
 
 
 REFUSED: list[tuple[Callable[[Gpu], object], type[Exception], str]] = [
-    (lambda gpu: stream(gpu, "read", "fp64", "cuda", 7, "past_16B_x1_t128"), Skip, "no element"),
-    (lambda gpu: stream(gpu, "read", "fp64", "cuda", 64, "sideways"), MeasurementError, "no shape"),
+    (lambda gpu: stream(gpu, "read", "fp64", 7, "past_16B_x1_t128"), Skip, "no element"),
+    (lambda gpu: stream(gpu, "read", "fp64", 64, "sideways"), MeasurementError, "no shape"),
     (lambda gpu: read_set(gpu, "shared", MIB), Skip, "shared memory"),
     (lambda gpu: read_set(gpu, "global", 100), Skip, "16 KiB"),
     (lambda gpu: read_set(gpu, "global", 64 * KIB).take(1000), MeasurementError, "multiple"),
@@ -335,7 +332,7 @@ def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: 
     pytest.importorskip(PACKAGES[implementation])
     (shape,) = shapes(gpu, kernel, implementation)
     element_bytes = ELEMENT_BYTES[dtype]
-    return stream(gpu, kernel, dtype, implementation, (count + 1) * element_bytes - 1, shape)
+    return stream(gpu, kernel, dtype, (count + 1) * element_bytes - 1, shape)
 
 
 @pytest.mark.parametrize("count", [1, AWKWARD])

@@ -93,8 +93,8 @@ MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {
     "copy": lambda gpu: engine_copy(gpu, "d2h", "pinned", MIB),
     "pageable copy": lambda gpu: engine_copy(gpu, "h2d", "pageable", 7),
     "kernel copy": lambda gpu: kernel_copy(gpu, "read", 4, 0, MIB),
-    "stream": lambda gpu: stream(gpu, "triad", "fp64", "cuda", MIB + 24, "grid_16B_x4_t256"),
-    "library": lambda gpu: stream(gpu, "dot", "fp32", "cupy", MIB, "cupy"),
+    "stream": lambda gpu: stream(gpu, "triad", "fp64", MIB + 24, "grid_16B_x4_t256"),
+    "library": lambda gpu: stream(gpu, "dot", "fp32", MIB, "cupy"),
     "occupied": lambda gpu: occupied(gpu, 1, 128, 4, MIB),
     "strided": lambda gpu: strided(gpu, "write", 12, MIB),
     "random": lambda gpu: scattered(gpu, "update", 64),
@@ -117,7 +117,7 @@ def test_a_call_that_was_never_made_fails_its_check(made: Callable[[Gpu], Transf
 
 def test_what_is_counted_is_what_is_moved() -> None:
     gpu = exact(TWO)
-    assert stream(gpu, "triad", "fp64", "cuda", 8 * 1001 + 7, "grid_16B_x4_t256").size_bytes == 3 * 8 * 1001
+    assert stream(gpu, "triad", "fp64", 8 * 1001 + 7, "grid_16B_x4_t256").size_bytes == 3 * 8 * 1001
     assert strided(gpu, "read", 12, 1200).size_bytes == 400
     assert scattered(gpu, "gather", 1024).operations == 128
     assert [engine(gpu, way, 96).size_bytes for way in ("copy", "copy_2d", "memset")] == [192, 192, 96]
@@ -216,12 +216,12 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: occupied(gpu, 1, 32, 3, MIB), "1, 2, 4, 8 loads in flight, none with 3"),
     (TWO, lambda gpu: scattered(gpu, "gather", 24 * MIB), "not a power of two"),
     (TWO, lambda gpu: strided(gpu, "read", 6, 64), "words of 4 B cannot lie 6 B apart"),
-    (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
-    (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 64, "round"), "has no shape round of cuda"),
+    (TWO, lambda gpu: stream(gpu, "read", "fp64", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
+    (TWO, lambda gpu: stream(gpu, "read", "fp64", 64, "round"), "has no shape round"),
     (FakeCosts(memory=MemoryCosts(libraries={})), lambda gpu: shapes(gpu, "read", "cupy"), "has no cupy"),
     (FakeCosts(memory=MemoryCosts(total_bytes=GIB)), lambda gpu: loaded_chase(gpu, "dram"),
      "1 GiB of device memory asked, 512 MiB free"),
-    (CROWDED, lambda gpu: stream(gpu, "read", "fp64", "cuda", GIB, "grid_16B_x4_t256"), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: stream(gpu, "read", "fp64", GIB, "grid_16B_x4_t256"), DEVICE_MEMORY),
     (CROWDED, lambda gpu: read_set(gpu, "global", 2 * GIB), DEVICE_MEMORY),
     (CROWDED, lambda gpu: chase(gpu, "global", 2 * GIB), DEVICE_MEMORY),
     (CROWDED, lambda gpu: occupied(gpu, 1, 32, 1, 2 * GIB), DEVICE_MEMORY),
@@ -296,7 +296,7 @@ def test_a_case_holds_its_memory_until_it_ends() -> None:
     for _ in range(2):
         with gpu.case():
             for _ in range(2):  # kernels of one case work on the same arrays
-                stream(gpu, "read", "fp64", "cuda", 256 * MIB, "grid_16B_x4_t256")
+                stream(gpu, "read", "fp64", 256 * MIB, "grid_16B_x4_t256")
             with pytest.raises(Skip, match="1 GiB of device memory asked, 768 MiB free"):
                 read_set(gpu, "global", GIB)
         with gpu.case():

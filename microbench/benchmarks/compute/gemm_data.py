@@ -24,7 +24,7 @@ def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) 
     gemm, found = fastest(meter, product, "cublaslt")
     yield found
     yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
-    yield from powered(meter, gemm, dtype, product.operations)
+    yield from powered(meter, gemm)
 
 
 BENCHMARK = Benchmark(

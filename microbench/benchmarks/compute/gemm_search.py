@@ -37,7 +37,7 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType) -> Results:
     yield Fact("candidate", way, source="the fastest of this shape")
     yield Fact("accumulator", rates.ACCUMULATORS[dtype], source="the compute type asked for")
     gpu.pause(rates.REST_S)
-    yield from rates.powered(meter, problem.gemm("cublaslt", way), dtype, problem.operations)
+    yield from rates.powered(meter, problem.gemm("cublaslt", way))
 
 
 def shapes(sm_count: int) -> tuple[rates.Shape, ...]:

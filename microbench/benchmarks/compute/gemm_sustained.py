@@ -56,7 +56,7 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Results
     late = t_s >= duration_s / 2
     if len(t_s) < FEWEST_BATCHES or not late.any():
         raise Skip(f"{duration_s} s hold {len(t_s)} batches of {dtype} only: ask for a longer duration_s")
-    work, bound = work_of(dtype, product.operations), f"gemm:{dtype}"
+    work, bound = work_of(product), f"gemm:{dtype}"
     for name, batches in (("burst", call_s[:1]), ("sustained", call_s[late])):
         samples = stored(batches.tolist())
         yield from verified([Measurement(name, "device", samples, len(batches), work=work, bound=bound)], checked)

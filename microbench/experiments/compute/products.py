@@ -1,9 +1,11 @@
 """Matrix products by one library: operands that the GPU draws, results that it checks, calls, and graphs of calls."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import cycle
 from math import sqrt
 from typing import Literal
@@ -20,10 +22,10 @@ from microbench.gpu.fake.costs import ProductLibrary
 from microbench.gpu.fake.device import Item, Load
 from microbench.gpu.fake.machine import Call as SimulatedCall
 from microbench.gpu.fake.machine import FakeSubmit, Machine
-from microbench.gpu.layers.base import LayerHandle, LayerSubmit
+from microbench.gpu.layers.base import Errors, LayerHandle, LayerSubmit
 from microbench.gpu.layers.cupy import cupy_calls
 from microbench.gpu.layers.torch import function_name, torch_calls
-from microbench.gpu.protocol.gpu import Checked, Gpu
+from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import ELEMENTS, FORMATS, Element, GemmType, Matrices, matrix_bytes
 
 # normal: standard normal; uniform: between -1 and 1; constant: one number everywhere; sparse: normal with two of every
@@ -237,23 +239,16 @@ class Gemm:
     """One matrix product D = A B in one way of one library.
 
     It consists of ``calls``, one for each product and copy of B, which submit to stream 0 of the case. Each call is
-    made once here, because loading code and allocating the library's memory are impossible behind a gate. ``keep``
+    made once here, because loading code and allocating the library's memory are impossible behind a gate. ``problem``
     holds the objects whose addresses the calls use. Raises MeasurementError for one of ``refusals``. ``fresh`` and
     ``check`` are those of the operands.
     """
 
     submit: Submit
 
-    def __init__(
-        self,
-        case: Case,
-        operands: Checked,
-        calls: Sequence[Call],
-        keep: object = None,
-        refusals: tuple[type[Exception], ...] = (),
-    ) -> None:
-        self._case, self._keep = case, keep
-        self.fresh, self.check = operands.fresh, operands.check
+    def __init__(self, problem: Problem, case: Case, calls: Sequence[Call], refusals: Errors = ()) -> None:
+        self.problem, self._case = problem, case
+        self.fresh, self.check = problem.operands.fresh, problem.operands.check
         self._call = in_turn(calls)
         self.submit = LayerSubmit(LayerHandle(call=self._call, stream_handle=case.stream(0)), driver)
         try:
@@ -340,10 +335,8 @@ class Problem:
         if way not in self.ways(library):
             raise MeasurementError(f"{library} has no way {way!r} here: {', '.join(self.ways(library))}")
         if library == "cublaslt":
-            calls, refusals = self.cublaslt.calls(way), self.cublaslt.refusals
-        else:
-            calls, refusals = self._python_calls(library), ()
-        return Gemm(self._case, self.operands, calls, keep=self, refusals=refusals)
+            return Gemm(self, self._case, self.cublaslt.calls(way), self.cublaslt.refusals)
+        return Gemm(self, self._case, self._python_calls(library))
 
 
 def bytes_of(dtype: GemmType, rows: int, columns: int, depth: int) -> tuple[int, int, int]:
@@ -475,16 +468,16 @@ class SimulatedGemm(Gemm):
     """One product by one kernel of a library."""
 
     def __init__(self, problem: SimulatedProblem, library: ProductLibrary, way: str) -> None:
-        self._problem, self._kernel = problem, (library, way)
+        self.problem, self._machine, self._answer = problem, problem.machine, problem.answer
         self.fresh, self.check = problem.answer.fresh, problem.answer.check
+        self._item = partial(problem.item, library, way)
         self.submit = self._submit(library.submit_ns, 1)
 
     def _submit(self, host_ns: float, calls: int) -> Submit:
-        call = SimulatedCall(host_ns, self._problem.item(*self._kernel, calls))
-        return FakeSubmit(self._problem.machine, call, self._problem.answer.move)
+        return FakeSubmit(self._machine, SimulatedCall(host_ns, self._item(calls)), self._answer.move)
 
     def graph(self, calls: int) -> Submit:
-        machine = self._problem.machine
+        machine = self._machine
         costs, graphs = machine.costs, machine.costs.graphs
         for act in (graphs.capture, graphs.instantiate, graphs.upload):
             machine.clock.pass_ns(act.at(calls))

@@ -201,43 +201,43 @@ def problem_that_fits(gpu: Gpu, dtype: GemmType, shape: Shape) -> tuple[Problem,
     return problem_of(gpu, dtype, *fitting), Fact("shape", "x".join(map(str, fitting)), source=source)
 
 
-def rate_name(dtype: GemmType) -> str:
+def rate_name(problem: Problem) -> str:
     """The metric's name: rates of floating-point and of integer operations are different metrics."""
-    return "integer_rate" if dtype == "int8" else "rate"
+    return "integer_rate" if problem.matrices.dtype == "int8" else "rate"
 
 
-def work_of(dtype: GemmType, operations: int) -> Work:
+def work_of(problem: Problem) -> Work:
     """The work of one call; floating-point operations are flops."""
-    return Work(operations=operations) if dtype == "int8" else Work(flops=operations)
+    integer = problem.matrices.dtype == "int8"
+    return Work(operations=problem.operations) if integer else Work(flops=problem.operations)
 
 
-def rate(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> list[Measurement]:
+def rate(meter: Meter, gemm: Gemm) -> list[Measurement]:
     """Metrics ``rate`` or ``integer_rate`` by device events behind a gate, and ``sm_clock`` by kernels around them.
 
     Operands are new and D is poisoned before; D is compared after the samples.
     """
-    calls, batch = batches(meter, gemm, dtype)
+    calls, batch = batches(meter, gemm)
     gemm.fresh()
     warm(meter, gemm)
-    timed, clock = meter.collect_each(
-        (rate_name(dtype), "sm_clock"), batch, clock="device", calls=calls, floor_s=meter.floors.event_pair_s
-    )
-    timed = msgspec.structs.replace(timed, work=work_of(dtype, operations), bound=f"gemm:{dtype}")
+    names, floor_s = (rate_name(gemm.problem), "sm_clock"), meter.floors.event_pair_s
+    timed, clock = meter.collect_each(names, batch, clock="device", calls=calls, floor_s=floor_s)
+    timed = msgspec.structs.replace(timed, work=work_of(gemm.problem), bound=f"gemm:{gemm.problem.matrices.dtype}")
     return [*verified([timed], gemm.check()), as_clock(clock)]
 
 
-def batches(meter: Meter, gemm: Gemm, dtype: GemmType, seconds: float = SAMPLE_S) -> tuple[int, Callable[[], Sample]]:
+def batches(meter: Meter, gemm: Gemm, seconds: float = SAMPLE_S) -> tuple[int, Callable[[], Sample]]:
     """The calls of a gated batch of about ``seconds``, and the function that times one."""
     calls = min(max(round(seconds / warm(meter, gemm, 0.0)), 1), most_queued(gemm))
-    return calls, bracketed(meter, gemm, clock_bracket(meter.gpu), calls, rate_name(dtype))
+    return calls, bracketed(meter, gemm, clock_bracket(meter.gpu), calls, rate_name(gemm.problem))
 
 
-def powered(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> Iterator[Measurement | Fact]:
+def powered(meter: Meter, gemm: Gemm) -> Iterator[Measurement | Fact]:
     """The metrics of ``rate``, then ``power`` and ``energy`` of an operation over seconds of the same work.
 
     If the GPU has no energy counter, a fact ``power`` says why.
     """
-    yield from rate(meter, gemm, dtype, operations)
+    yield from rate(meter, gemm)
     try:
         meter.gpu.energy_j()
     except Skip as skip:  # a MIG instance, or no NVML: the rate is still valid
@@ -245,7 +245,7 @@ def powered(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> Itera
         return
     gemm.fresh()
     one_s = warm(meter, gemm, 0.0)
-    drawn = list(power(meter, gemm.submit, one_s, operations))
-    if dtype == "int8":
+    drawn = list(power(meter, gemm.submit, one_s, gemm.problem.operations))
+    if gemm.problem.matrices.dtype == "int8":
         drawn[-1] = msgspec.structs.replace(drawn[-1], metric="integer_energy")
     yield from verified(drawn, gemm.check())

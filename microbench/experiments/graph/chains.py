@@ -276,14 +276,7 @@ class SimulatedKernelChain(Scoped, KernelChain):
     """Equal kernels, as a graph and in a stream. Profilers report durations that are longer by a constant."""
 
     def __init__(
-        self,
-        machine: Machine,
-        work: KernelWork,
-        count: int,
-        *,
-        blocks: int,
-        block_threads: int,
-        alternating: bool,
+        self, machine: Machine, work: KernelWork, count: int, *, blocks: int, block_threads: int, alternating: bool
     ) -> None:
         super().__init__(machine)
         costs = machine.costs

@@ -80,6 +80,9 @@ def fresh(random: np.random.Generator) -> int:
     return int(random.integers(1, 1 << 30))
 
 
+Append = Callable[[Case, Words, int], CallRow]
+
+
 def append(case: Case, words: Words, index: int) -> CallRow:
     """A kernel that writes word ``index`` plus 1 into the word after it."""
     parameters = Parameters([(words.address, index)])
@@ -104,13 +107,7 @@ class Appends:
     how = "each node added 1 to what the one before had written"
 
     def __init__(
-        self,
-        case: Case,
-        count: int,
-        *,
-        pinned: bool = False,
-        skipped: bool = False,
-        call: Callable[[Case, Words, int], CallRow] = append,
+        self, case: Case, count: int, *, pinned: bool = False, skipped: bool = False, call: Append = append
     ) -> None:
         self.case, self.count, self._call = case, count, call
         self.words = [Words(case, count + 1, pinned=pinned) for _ in range(2)]

@@ -272,12 +272,7 @@ class Collective:
 
 
 def _python_call(
-    nccl: Any,
-    name: CollectiveName,
-    communicator: Any,
-    stream: int,
-    arrays: tuple[Any, Any],
-    peers: tuple[int, int],
+    nccl: Any, name: CollectiveName, communicator: Any, stream: int, arrays: tuple[Any, Any], peers: tuple[int, int]
 ) -> Callable[[], object]:
     """One rank's call by nccl4py. The first array is sent, to the first rank."""
     send, receive = arrays

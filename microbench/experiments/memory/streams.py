@@ -10,6 +10,7 @@ import numpy as np
 
 from microbench.core.model import Fact
 from microbench.experiments.memory import stream_libraries as libraries
+from microbench.experiments.memory.stream_libraries import DataType, Implementation, StreamKernel
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 from microbench.gpu.fake.costs import ShapeCosts
@@ -21,7 +22,7 @@ from microbench.meter.transfers import warm_s
 TRIALS = 3
 TRIAL_S = 1e-3
 MOST_CALLS = 100
-KINDS: tuple[libraries.StreamKernel, ...] = ("read", "write", "copy", "scale", "add", "triad", "dot")
+KINDS: tuple[StreamKernel, ...] = ("read", "write", "copy", "scale", "add", "triad", "dot")
 POISON_BYTE = 0xA5
 MOST_BLOCKS = (1 << 31) - 1
 ARRAYS = 3
@@ -66,7 +67,7 @@ class Shape(NamedTuple):
         name = f"tiles{self.ahead}"
         return "bulk" if self.bulk else f"{name}_past_l1" if self.style == "past" else name
 
-    def shared_bytes(self, kernel: libraries.StreamKernel) -> int:
+    def shared_bytes(self, kernel: StreamKernel) -> int:
         return max(libraries.ROLES[kernel].read, 1) * self.width_bytes * self.ahead if self.bulk else 0
 
 
@@ -83,7 +84,7 @@ BULK_SINCE, WIDE_SINCE = (9, 0), (10, 0)
 RESERVED_BYTES = 2048  # what the driver and the kernel's own barriers take of a block's shared memory
 
 
-def _fits(case: Case, shape: Shape, kernel: libraries.StreamKernel) -> bool:
+def _fits(case: Case, shape: Shape, kernel: StreamKernel) -> bool:
     """True if an SM has the threads, and the shared memory, of all blocks."""
     attribute = case.context.attribute
     if not shape.bulk:
@@ -94,9 +95,7 @@ def _fits(case: Case, shape: Shape, kernel: libraries.StreamKernel) -> bool:
     return within_block and (block_bytes + RESERVED_BYTES) * shape.blocks_per_sm <= most_bytes
 
 
-def _cuda_stream(
-    case: Case, arrays: libraries.Arrays, kernel: libraries.StreamKernel, shape: Shape
-) -> libraries.Streaming:
+def _cuda_stream(case: Case, arrays: libraries.Arrays, kernel: StreamKernel, shape: Shape) -> libraries.Streaming:
     """A streaming kernel of kernels/memory_stream.cu in one launch shape."""
     tile_bytes = shape.threads * shape.ahead * shape.width_bytes
     in_steps = shape.blocks_per_sm * case.sms if shape.blocks_per_sm else 0
@@ -108,10 +107,8 @@ def _cuda_stream(
     row = Parameters([(*addresses, arrays.size_bytes, parts, *of_bulk)])
     defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * libraries.ELEMENT_BYTES[arrays.dtype]}
     wide = 16 if shape.bulk else shape.width_bytes
-    function, shared_bytes = (
-        case.function("memory_stream", shape.function, WIDE=wide, **defines),
-        shape.shared_bytes(kernel),
-    )
+    function = case.function("memory_stream", shape.function, WIDE=wide, **defines)
+    shared_bytes = shape.shared_bytes(kernel)
     allow_shared_memory(function, shared_bytes)
     op = Launch(grid_blocks=blocks, block_threads=shape.threads)
     submit = launch(case, function, op, row, shared_bytes=shared_bytes)
@@ -125,7 +122,7 @@ def _cuda_stream(
     return libraries.Streaming(arrays, kernel, submit, poison, lambda: arrays.add_up(parts, blocks))
 
 
-def _shapes(case: Case, kernel: libraries.StreamKernel, implementation: libraries.Implementation) -> Sequence[str]:
+def _shapes(case: Case, kernel: StreamKernel, implementation: Implementation) -> Sequence[str]:
     """Names of the launch shapes worth trying for this kernel on this GPU; a library chooses for itself and has one."""
     if implementation != "cuda":
         return (implementation,)
@@ -137,9 +134,7 @@ def _shapes(case: Case, kernel: libraries.StreamKernel, implementation: librarie
     return [shape.name for shape in candidates if _fits(case, shape, kernel)]
 
 
-def _simulated_shapes(
-    machine: Machine, kernel: libraries.StreamKernel, implementation: libraries.Implementation
-) -> Sequence[str]:
+def _simulated_shapes(machine: Machine, kernel: StreamKernel, implementation: Implementation) -> Sequence[str]:
     """Raises Skip for a library that the simulated machine does not have."""
     costs, memory = machine.costs, machine.costs.memory
     if implementation == "cuda":
@@ -149,45 +144,32 @@ def _simulated_shapes(
     return [implementation]
 
 
-def _stream(
-    case: Case,
-    kernel: libraries.StreamKernel,
-    dtype: libraries.DataType,
-    implementation: libraries.Implementation,
-    size_bytes: int,
-    shape: str,
-) -> Transfer:
+def _stream(case: Case, kernel: StreamKernel, dtype: DataType, size_bytes: int, shape: str) -> Transfer:
     """A kernel of STREAM over arrays of ``size_bytes`` each; kernels of one case share their arrays.
 
-    The ``size_bytes`` of the result are bytes read plus bytes written by one call.
+    ``shape`` is one of ``shapes``: that of a kernel in CUDA C++, or a library. The ``size_bytes`` of the result are
+    bytes read plus bytes written by one call.
     """
     arrays = case.once(libraries.Arrays, dtype, size_bytes)
-    match implementation:
-        case "cuda":
-            return _cuda_stream(case, arrays, kernel, Shape.named(shape))
+    match shape:
         case "cupy":
             return libraries.cupy_stream(case, arrays, kernel)
         case "numba":
             return libraries.numba_stream(case, arrays, kernel)
+        case _:
+            return _cuda_stream(case, arrays, kernel, Shape.named(shape))
 
 
-def _simulated_stream(
-    machine: Machine,
-    kernel: libraries.StreamKernel,
-    dtype: libraries.DataType,
-    implementation: libraries.Implementation,
-    size_bytes: int,
-    shape: str,
-) -> Transfer:
+def _simulated_stream(machine: Machine, kernel: StreamKernel, dtype: DataType, size_bytes: int, shape: str) -> Transfer:
     """An SM has as many bytes in flight as the shape says, and DRAM gives the shape's share of its rate."""
     memory, element_bytes, roles = machine.costs.memory, libraries.ELEMENT_BYTES[dtype], libraries.ROLES[kernel]
     machine.room.hold(("arrays", dtype, size_bytes), ARRAYS * size_bytes)
-    if shape not in _simulated_shapes(machine, kernel, implementation):
-        raise Skip(f"the simulated GPU has no shape {shape} of {implementation}")
+    own: ShapeCosts | None = (memory.shapes | memory.libraries).get(shape)
+    if own is None or own.compute_capability > machine.costs.compute_capability:
+        raise Skip(f"the simulated GPU has no shape {shape}")
     if size_bytes < element_bytes:
         raise Skip(f"{size_bytes} B hold no element of {dtype}")
     moved_bytes = size_bytes // element_bytes * element_bytes * (roles.read + roles.written)
-    own: ShapeCosts = memory.shapes[shape] if implementation == "cuda" else memory.libraries[implementation]
     rate = memory.dram_bytes_per_s.of(roles.read, roles.written) * own.share.of(roles.read, roles.written)
     busy_ns = through_ns(machine.costs, moved_bytes, own.in_flight_bytes, rate)
     return FakeKernel(machine, busy_ns, moved_bytes, submit_ns=own.submit_ns)
@@ -198,12 +180,7 @@ stream = experiment(_stream, _simulated_stream)
 
 
 def fastest(
-    gpu: Gpu,
-    meter: Meter,
-    kernel: libraries.StreamKernel,
-    dtype: libraries.DataType,
-    implementation: libraries.Implementation,
-    size_bytes: int,
+    gpu: Gpu, meter: Meter, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int
 ) -> tuple[Transfer, Fact]:
     """The kernel in its fastest shape by the median of TRIALS samples each, and the fact ``shape``.
 
@@ -212,7 +189,7 @@ def fastest(
     """
 
     def make(shape: str) -> Transfer:
-        return stream(gpu, kernel, dtype, implementation, size_bytes, shape)
+        return stream(gpu, kernel, dtype, size_bytes, shape)
 
     names = shapes(gpu, kernel, implementation)
     if len(names) == 1:
