@@ -142,9 +142,7 @@ class BankReads:
         # Lanes that read one word together go round 32 neighbouring words.
         self._stride, self._apart = max(stride_bytes // WORD_BYTES, 1), int(stride_bytes > 0)
         self._shared_bytes = ((LANES - 1) * self._stride + 1) * WORD_BYTES
-        most = case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        if self._shared_bytes > most:
-            raise Skip(f"a block has {size(most)} of shared memory here, not {size(self._shared_bytes)}")
+        levels.require_shared(self._shared_bytes, case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
         self._cycles = case.device_memory(8)
         self._ends = case.device_memory(WORD_BYTES * LANES * self.loads)
 

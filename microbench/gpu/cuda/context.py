@@ -58,6 +58,12 @@ def device_uuid(device: Any) -> str:
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+def attribute(device: Any, name: str) -> int:
+    """A device attribute by its name after CU_DEVICE_ATTRIBUTE_."""
+    which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(check(driver.cuDeviceGetAttribute(which, device)))
+
+
 def find_device(uuid: str) -> Any:
     """The CUdevice with that UUID. Raises DeviceAbsentError if CUDA does not see it."""
     check(driver.cuInit(0))
@@ -104,9 +110,7 @@ class Context:
         return KernelRecords()
 
     def attribute(self, name: str) -> int:
-        """A device attribute by its name after CU_DEVICE_ATTRIBUTE_."""
-        which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(check(driver.cuDeviceGetAttribute(which, self.device)))
+        return attribute(self.device, name)
 
     def synchronize(self) -> None:
         """Wait until the GPU is idle. Raises MeasurementError for an error of earlier work."""

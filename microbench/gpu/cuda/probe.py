@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from microbench.core.errors import DeviceAbsentError, UsageError
 from microbench.core.model import Environment, Fact, GpuInfo
-from microbench.gpu.cuda import driver
+from microbench.gpu.cuda import context, driver
 from microbench.gpu.cuda.context import check, device_uuid, find_device
 from microbench.gpu.machine.diagnosis import package_version
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -90,11 +91,7 @@ def environment_of(device: str | None) -> Environment:
 
 def describe(device: Any, nvml: NvmlGpu | None = None) -> GpuInfo:
     """A CUdevice by CUDA's attributes and sysfs; with ``nvml`` also by NVML, if this process has a context on it."""
-
-    def attribute(name: str) -> int:
-        which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(check(driver.cuDeviceGetAttribute(which, device)))
-
+    attribute = partial(context.attribute, device)
     bus_id = f"{attribute('PCI_DOMAIN_ID'):08x}:{attribute('PCI_BUS_ID'):02x}:{attribute('PCI_DEVICE_ID'):02x}.0"
     info = GpuInfo(
         name=check(driver.cuDeviceGetName(256, device)).split(b"\0")[0].decode(errors="replace"),

@@ -308,19 +308,13 @@ class FakeGpu:
         self._graphs.clear()
 
 
-def open_fake(
-    costs: FakeCosts | None = None,
-    *,
-    seed: int = 0,
-    spread: float = DEFAULT_SPREAD,
-    wait: protocol.WaitMode | None = None,
-) -> protocol.Gpu:
-    """A simulated GPU with these costs, in this wait mode; by default in that of WAIT_VARIABLE.
+def open_fake(costs: FakeCosts | None = None, *, seed: int = 0, spread: float = DEFAULT_SPREAD) -> protocol.Gpu:
+    """A simulated GPU with these costs, in the wait mode of WAIT_VARIABLE.
 
     With a ``spread`` of 0 every cost is exact; the same ``seed`` gives the same sequence of times. Raises
     MeasurementError for an environment with an unknown wait mode or number of GPUs.
     """
-    wait = wait or protocol.mode_here(protocol.WAIT_VARIABLE, protocol.WAIT_MODES, "auto")
+    wait = protocol.mode_here(protocol.WAIT_VARIABLE, protocol.WAIT_MODES, "auto")
     costs = costs or costs_here()
     if protocol.mode_here(protocol.STREAMS_VARIABLE, protocol.LAUNCH_STREAMS, "two") == "one":
         shorter = {name: getattr(costs, name) - costs.one_stream_gap_ns for name in ("gap_stream_ns", "gap_graph_ns")}

@@ -83,12 +83,12 @@ class Observed(DriverAnswer, frozen=True):
         return None if self.cuda_version is None else self.cuda_version // 1000
 
 
-def why_no_gpu(root: str | Path = "/", environment: Mapping[str, str] | None = None) -> NoGpu | None:
+def why_no_gpu(root: str | Path = "/") -> NoGpu | None:
     """Why no GPU can be measured, or None if one can. Never raises.
 
     It calls cuInit in this process, which then keeps the driver loaded, so it is meant for the probe worker and doctor.
     """
-    return diagnose(observe(Path(root), os.environ if environment is None else environment))
+    return diagnose(observe(Path(root), os.environ))
 
 
 # The meaning of each code of enum cudaError_enum (cuda.h) that cuInit may return.
