@@ -42,10 +42,10 @@ LINES = {
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
     "recorder": 1615,  # opens no file while a program runs; times without a processor or the lock; signals once
-    "gpu": 8395,
+    "gpu": 8390,
     "meter": 990,
-    "experiments": 9985,  # async functions and generators are run; compilers have bounded memory
-    "benchmarks": 4735,
+    "experiments": 9930,  # async functions and generators are run; compilers have bounded memory
+    "benchmarks": 4730,
     "capture": 2545,  # a graph of a function or of its parts, made and proved; all that code names is looked at
     "comparison": 2030,  # sides measured in turn have a sequential rule
     "model": 4170,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
