@@ -541,7 +541,42 @@ def test_a_wait_inside_the_step_parts_its_graph(kind: RangeKind, graphs: int) ->
     assert found.graph.graphs == graphs  # a step that is not marked begins behind its wait
     named = {(blocker.why, blocker.place) for blocker in found.recorded.blockers}
     assert ("waits for the GPU", "aten::_local_scalar_dense") in named
-    assert "diagnose.blockers" in rules(found)
+    assert ("diagnose.blockers" in rules(found)) == (graphs == 2)
+    (replayed,) = (one for one in words.findings(found) if one.rule == "diagnose.graph")
+    assert (" behind the replay" in replayed.advice) == (graphs == 1)
+
+
+def test_copies_in_ahead_of_the_kernels_part_no_graph() -> None:
+    """As `.to(device)` of pinned inputs does: each copy is waited for. In the midst of the step it parts the graph."""
+
+    def copies_in(made: Recorder) -> None:
+        for _ in range(2):
+            made.runs(9000)
+            call = made.call("cudaMemcpyAsync", 9000)
+            made.submit(call, "Memcpy HtoD", 9000, kind="copy", memories=("pinned", "device"), size=1 << 20)
+            made.wait()
+
+    ahead, within = Recorder(), Recorder()
+    for made in (ahead, within):
+        for _ in range(12):
+            begin_ns = made.now_ns
+            if made is ahead:
+                copies_in(made)
+            made.launches(20, 15_000, 3000)
+            if made is within:
+                copies_in(made)
+            made.launches(20, 15_000, 3000)
+            made.runs(50_000)
+            made.ranges.append((begin_ns, made.now_ns, made.name("step 1"), 0, RANGE_KINDS.index("annotation")))
+    for made, graphs, where in ((ahead, 1, "ahead"), (within, 2, "within")):
+        found = diagnosed(made)
+        assert found.graph.graphs == graphs
+        (blocker,) = found.recorded.blockers
+        assert (blocker.why, blocker.where, blocker.count) == ("waits for a copy to the GPU", where, 2)
+    (replayed,) = (one for one in words.findings(diagnosed(ahead)) if one.rule == "diagnose.graph")
+    assert "Keep cudaStreamSynchronize in step (2 a step) ahead of the replay: a capture cannot hold it" in replayed.advice
+    (parted,) = (one for one in words.findings(diagnosed(within)) if one.rule == "diagnose.blockers")
+    assert "non_blocking=True" in parted.advice
 
 
 def test_the_programs_own_work_stays_when_the_step_is_a_graph() -> None:

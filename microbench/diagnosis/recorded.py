@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
@@ -13,7 +13,17 @@ import numpy.typing as npt
 
 from microbench.core.ops import LOOP_LAYER
 from microbench.diagnosis.events import stream_waits
-from microbench.diagnosis.host_time import DOINGS, Doing, by_name, called_from, doing, overlaps, slices, without_number
+from microbench.diagnosis.host_time import (
+    DOINGS,
+    Doing,
+    Slices,
+    by_name,
+    called_from,
+    doing,
+    overlaps,
+    slices,
+    without_number,
+)  # fmt: skip
 from microbench.diagnosis.owners import owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps
 from microbench.diagnosis.turns import loops_of
@@ -24,6 +34,7 @@ from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Ran
 MANY_OUTSTANDING = 500
 # Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
 ALIKE = 0.99
+NEAREST = 0.1  # the share of the steps of which the typical one is chosen, those of about the mean length
 DEFAULT_STREAM = 7  # as CUPTI numbers it
 KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many bytes to the GPU returns at once
 # If pauses shrink by so many seconds for each second that the rest of the step grows, they wait for something that
@@ -38,17 +49,23 @@ ATTENTION = re.compile(r"flash|fmha|sdpa|attention|mem_eff", re.IGNORECASE)
 BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
 
 
+COPY_IN = "waits for a copy to the GPU"
+Where = Literal["within", "behind", "ahead"]
+WHERES: tuple[Where, ...] = get_args(Where)
+
 # Remedies that change parts of the step and submit it as before.
 Change = Literal["waits", "pinned", "pauses", "allocation"]
 
 
 class Blocker(msgspec.Struct, frozen=True):
-    """A call inside the step that no graph can hold: why, its name, the host code around it, and how often a step."""
+    """A call inside the step that no graph can hold: why, its name, the host code around it, how often a step, and
+    where: ahead of the step's kernels, behind them, or within."""
 
     why: str
     call: str
     place: str
     count: float
+    where: Where = "within"
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -306,17 +323,17 @@ def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
 
 
 def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], float | None]:
-    """The calls of ``steps.every`` steps: their means over all steps that are alike, otherwise those of the steps whose
-    length is nearest to the mean. Also ``paced_s`` of Recorded."""
+    """The calls of ``steps.every`` steps: their means over all steps that are alike, otherwise those of the steps that
+    are nearest to the mean in length and in the time of each owner. Also ``paced_s`` of Recorded."""
     begins = steps.calls[:: steps.every]
     lengths = np.diff(begins)
+    table, work = trace.calls, trace.work
+    of = {thread: slices(trace, thread) for thread in np.unique(table["thread"][begins[0] : begins[-1] + 1]).tolist()}
     if steps.likeness >= ALIKE and np.all(lengths == lengths[0]):
         chosen = begins[:-1]
     else:
-        each = np.diff(steps.begins_ns[:: steps.every])
-        nearest = int(np.argmin(np.abs(each - each.mean())))
+        nearest = _nearest(of, steps.begins_ns[:: steps.every])
         chosen, lengths = begins[nearest : nearest + 1], lengths[nearest : nearest + 1]
-    table, work = trace.calls, trace.work
     ended = np.maximum.accumulate(np.concatenate([table["begin_ns"][:1], table["end_ns"]]))[:-1]
     before = np.maximum(table["begin_ns"] - ended, 0)
     own = np.maximum(table["end_ns"] - np.maximum(table["begin_ns"], ended), 0)
@@ -339,9 +356,9 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
         before[rows[0, 0]] = max(int(table["begin_ns"][rows[0, 0]] - steps.begins_ns[0]), 0)
     before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
     paused = before_s > PAUSE_S
-    period_s = (table["begin_ns"][behind[:, 0]] - table["begin_ns"][rows[:, 0]]) * 1e-9
-    paced_s = _paced(before[behind][:, paused].sum(axis=1) * 1e-9, period_s)
-    owned = _owned(trace, behind, before)
+    pausing_s = np.append(0, np.cumsum(np.where(before > PAUSE_S * 1e9, before, 0)))[begins + 1] * 1e-9
+    paced_s = _paced(np.diff(pausing_s), np.diff(table["begin_ns"][begins]) * 1e-9)
+    owned = _owned(trace, of, behind, before)
     calls = []
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)
@@ -353,22 +370,46 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     return calls, None if paced_s is None else paced_s / steps.every
 
 
+def _nearest(of: Mapping[int, Slices], edges_ns: npt.NDArray[np.int64]) -> int:
+    """The place of the typical steps between these edges: of those nearest to the mean in length the ones that are
+    nearest to it in the host's time between calls, by owners and threads."""
+    each_ns = np.diff(edges_ns)
+    nearest = np.argsort(np.abs(each_ns - each_ns.mean()), kind="stable")[: max(round(NEAREST * len(each_ns)), 1)]
+    apart_ns = np.zeros(len(each_ns))
+    for slices_of in of.values():
+        parts = overlaps(slices_of, edges_ns[:-1], edges_ns[1:])
+        owners, numbers = _owners(slices_of, parts.slice)
+        for number in range(len(owners)):
+            own = numbers == number
+            owned_ns = np.bincount(parts.interval[own], parts.ns[own], len(each_ns))
+            apart_ns += np.abs(owned_ns - owned_ns.mean())
+    return int(nearest[np.argmin(apart_ns[nearest])])
+
+
+def _owners(of: Slices, places: npt.NDArray[np.int64]) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The owners of host code between calls, and for each of these slices the number of its owner, or NONE."""
+    paths, place = np.unique(of.path[places], return_inverse=True)
+    names = [owner_of(of.stacks[one])[0] for one in paths.tolist()]
+    owners = list(dict.fromkeys(names))
+    numbers = np.array([owners.index(name) for name in names], np.int64)[place.ravel()]
+    return owners, np.where(of.doing[places] == DOINGS.index("between"), numbers, NONE)
+
+
 def _owned(
-    trace: Trace, rows: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
+    trace: Trace, of: Mapping[int, Slices], rows: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[np.float64]]:
     """The owners of the ns ``before`` the calls in these places, a row a step: the mean in s for each column."""
-    calls, owners, found = trace.calls[rows], dict[str, int](), np.zeros((0, rows.shape[1]))
+    calls, found = trace.calls[rows], dict[str, npt.NDArray[np.float64]]()
     for thread in np.unique(calls["thread"]).tolist():
-        of, here = slices(trace, thread), calls["thread"] == thread
+        here = calls["thread"] == thread
         ends, columns = calls["begin_ns"][here], np.nonzero(here)[1]
-        parts = overlaps(of, ends - before[rows][here], ends)
-        between = of.doing[parts.slice] == DOINGS.index("between")
-        paths, place = np.unique(of.path[parts.slice][between], return_inverse=True)
-        numbers = np.array([owners.setdefault(owner_of(of.stacks[one])[0], len(owners)) for one in paths], np.int64)
-        cells = numbers[place.ravel()] * rows.shape[1] + columns[parts.interval[between]]
-        found = np.concatenate([found, np.zeros((len(owners) - len(found), rows.shape[1]))])
-        found += np.bincount(cells, parts.ns[between], found.size).reshape(found.shape)
-    return {owner: found[number] * 1e-9 / len(rows) for owner, number in owners.items()}
+        parts = overlaps(of[thread], ends - before[rows][here], ends)
+        owners, numbers = _owners(of[thread], parts.slice)
+        for number, owner in enumerate(owners):
+            own = numbers == number
+            ns = np.bincount(columns[parts.interval[own]], parts.ns[own], rows.shape[1])
+            found[owner] = found.get(owner, 0.0) + ns * 1e-9 / len(rows)
+    return found
 
 
 def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64]) -> float | None:
@@ -382,8 +423,8 @@ def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64])
     rest_s = period_s - pauses_s
     first, second = np.triu_indices(len(rest_s), 1)
     apart_s = rest_s[second] - rest_s[first]
-    known = apart_s != 0
-    if len(rest_s) < FEWEST_PACED or not known.any():
+    known = np.abs(apart_s) > 1e-9
+    if len(rest_s) < FEWEST_PACED or 2 * np.count_nonzero(known) <= len(known):
         return None
     slopes = (pauses_s[second] - pauses_s[first])[known] / apart_s[known]
     return float(np.median(period_s)) if np.median(slopes) <= -PACED else None
@@ -462,9 +503,13 @@ def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
 def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     """The calls that part a step into several graphs, the most frequent first."""
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
-    staged = set(trace.work["call"][_is_pageable(trace.work)].tolist())
-    kinds = by_name(trace, doing)
-    found: dict[tuple[tuple[int, int], str, str], Counter[tuple[bool, str]]] = {}
+    work = trace.work[trace.work["call"] != NONE]
+    staged = set(work["call"][_is_pageable(work)].tolist())
+    to_gpu = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == MEMORIES.index("device"))
+    copies_in = set(work["call"][to_gpu & (work["source"] != MEMORIES.index("device"))].tolist())
+    launches = np.unique(work["call"][work["kind"] == WORK_KINDS.index("kernel")])
+    kinds, last = by_name(trace, doing), dict[int, int]()
+    found: dict[tuple[tuple[int, int], str, str], Counter[tuple[bool, str, Where]]] = {}
     asked = called_from(trace)
     of = {
         thread: slices(trace, thread, functions=False)
@@ -472,7 +517,10 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     }
     for call in range(begin, end):
         row = trace.calls[call]
+        before, last[int(row["thread"])] = last.get(int(row["thread"]), NONE), call
         why = "copies pageable memory" if call in staged else BLOCKING.get(DOINGS[kinds[row["name"]]])
+        if why == BLOCKING["wait"] and before in copies_in:
+            why = None if before in staged else COPY_IN  # a pageable copy is named once
         if why is None:
             continue
         inside = of[int(row["thread"])]
@@ -482,15 +530,18 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         # same call counts for all of them, and first what calls said that were asked.
         step = int(np.searchsorted(steps.calls, call, side="right")) - 1
         same = (step % steps.every, call - int(steps.calls[step]))
+        ahead, at, behind = np.searchsorted(launches, (steps.calls[step], call, steps.calls[step + 1])).tolist()
+        where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
-        places[call in asked, without_number(name_of(trace, name))] += 1
-    whole: Counter[tuple[str, str, str]] = Counter()
+        places[call in asked, without_number(name_of(trace, name)), where] += 1
+    whole, lies = Counter[tuple[str, str, str]](), dict[tuple[str, str, str], set[Where]]()
     for (_, why, call_name), places in found.items():
-        _, place = max(places, key=lambda one: (one[0], one[1] != "", places[one]))
+        _, place, where = max(places, key=lambda one: (one[0], one[1] != "", places[one]))
         whole[why, call_name, place] += places.total()
-    for (why, call_name, place), count in whole.most_common():
+        lies.setdefault((why, call_name, place), set()).add(where)
+    for one, count in whole.most_common():
         if count > 1 or steps.count == 1:  # a single call, like the wait at the end, is not part of a step
-            yield Blocker(why, call_name, place, count / steps.count)
+            yield Blocker(*one, count / steps.count, next(where for where in WHERES if where in lies[one]))
 
 
 def layer_of(trace: Trace) -> str:
