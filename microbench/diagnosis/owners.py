@@ -17,7 +17,7 @@ LOADER = "the data loader"
 MAIN_AT = "main thread at "  # what another thread does by itself is named by where the main thread is
 AWAITS = f"{WAITING}for {LOADER}"  # whose workers are other processes
 LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
-OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
+OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "the framework's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
 PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")

@@ -28,6 +28,7 @@ from microbench.diagnosis.health import HELD
 from microbench.diagnosis.idle import BETWEEN, Cause, said
 from microbench.diagnosis.owners import (
     AWAITS,
+    ELSEWHERE,
     FRAMEWORK,
     HELPS,
     LOADER,
@@ -69,7 +70,7 @@ BOUNDS: dict[Bound, str] = {
     "communication-bound": "the GPU exchanges data with other GPUs, or waits for them, and computes nothing meanwhile",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
     "GPU-bound": "the GPU is busy",
-    "start-up": "the program loads code and gets memory for the first time",
+    "start-up": "the program loads or compiles code, and gets memory for the first time",
     "mixed": "no cause takes half of the idle time",
 }
 
@@ -156,7 +157,9 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
             place = f"in {place}"
         said += f", most {place} {as_time(each(diagnosis, owner.most_s))}"
     helps = owner.helps
-    if owner.name == NAMELESS:
+    if owner.name == ELSEWHERE and advice.program_of(trace) == "jax":
+        helps = HELPS["jax"]
+    elif owner.name == NAMELESS:
         lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)
         helps = NAMING.get(trace.format, "") if lacking else ""
     return "; ".join(filter(None, (said + without_words(diagnosis, owner.name), helps)))
@@ -623,6 +626,16 @@ def _paused_s(recorded: Recorded, owners_: Collection[str]) -> float:
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
     step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
+    idle = diagnosis.idle
+    if diagnosis.bound == "host-bound" and step is None and idle is not None and idle.longest_s >= idle.idle_s / 2:
+        yield Finding(
+            rule="diagnose.one_pause",
+            severity="advice",
+            title=f"A single pause of {as_time(idle.longest_s)} is most of the idle time, and no step repeats",
+            text="",
+            threshold="no step repeats, and one idle interval is half of the idle time",
+            advice="Record for longer, until steps repeat: first calls load code and choose kernels",
+        )
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
     submits = 2 * _paused_s(recorded, FRAMEWORK) > recorded.pauses_s
@@ -748,7 +761,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
             severity="advice",
             title="The trace shows the program's start, of which later steps have nothing",
             text="",
-            threshold="no step repeats, and half of the idle time lies in calls of more than 500 µs of the first half",
+            threshold="no step repeats; half of the idle time lies in compilers, or in long calls of the first half",
             advice="Run some steps first, then record some more",
         )
         return

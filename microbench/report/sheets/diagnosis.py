@@ -202,7 +202,7 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
             (Cell(one.name), Cell(str(one.count)), Cell(one.meaning), Cell(", ".join(one.forbids)))
             for one in diagnosis.health
         ]
-        titles = columns("", "count", "meaning", "forbids", left=1)
+        titles = columns("", "count", "meaning", "forbids", left=4)
         result.append(Table("What is odd in this trace", "", titles, tuple(rows)))
     return result
 
