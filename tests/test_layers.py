@@ -42,10 +42,10 @@ LINES = {
     "analysis": 1452,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1776,  # says that it needs Numba
     "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
-    "gpu": 8503,
-    "meter": 942,
-    "experiments": 10337,  # async functions and generators are run; compilers have bounded memory
-    "benchmarks": 4764,
+    "gpu": 8386,
+    "meter": 941,
+    "experiments": 9927,  # async functions and generators are run; compilers have bounded memory
+    "benchmarks": 4729,
     "capture": 2544,  # a graph of a function or of its parts, made and proved; all that code names is looked at
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 3949,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
@@ -57,7 +57,7 @@ LINES = {
     "report": 8378,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2108,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
-    "cli": 2505,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
+    "cli": 2504,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
