@@ -10,9 +10,8 @@ from microbench.analysis.graph_steps import kernel_counts, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
-from microbench.model.constants import making_of
+from microbench.model.constants import Pair, making_of, pairs
 from microbench.model.fit import fit
-from microbench.model.graph_pairs import Pair, pairs
 
 SPEEDUPS = (1.5, 1.1, 1.05)
 

@@ -6,10 +6,9 @@ from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, counted, percent, size, times
 from microbench.explain import graph_facts as graphs
-from microbench.model.constants import own_s
+from microbench.model.constants import Pair, own_s
 from microbench.model.fit import fit
-from microbench.model.graph_pairs import Pair
-from microbench.model.model_check import GOOD_MEDIAN, GOOD_MOST, check
+from microbench.model.forecast import GOOD_MEDIAN, GOOD_MOST, check
 
 # Two times count as equal within this ratio.
 EQUAL = 1.05

@@ -26,7 +26,7 @@ def copy_size(evidence: Evidence) -> Finding | None:
         return None
     direction, fit = next(iter(fits.items()))
     text = f"Half of its bandwidth takes {about_size(fit.size_for(links.HALF))}."
-    if any(fit.line.misfit.largest > WIDE for fit in fits.values()):
+    if any(fit.line.most_off > WIDE for fit in fits.values()):
         text += " Some sizes are far off the fit: read the curve for them."
     title = (
         f"A copy {links.DIRECTIONS[direction]} needs {about_size(fit.size_for(links.MOST))} to reach "
