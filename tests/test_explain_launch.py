@@ -1,18 +1,17 @@
 """The rules of the launch suite: severity and figures on made runs, silence without cause, and their facts."""
 
 import pytest
-from changed_run import changed, with_metrics, without
+from changed_run import changed, scaled, with_metrics, without
 from make_run import make_run, measurement, outcome, outcomes_of
 from msgspec.structs import replace
 from read_findings import by_rule, check, evidence
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.model import Measurement, Run
-from microbench.explain.launch_facts import plateau_end, slope, sweep, wait_words
+from microbench.explain.launch_facts import slope
+from microbench.explain.launch_rules import wait_words
 from microbench.explain.rules import findings, of_suite
-from microbench.report.sheets.screen import screen
-from microbench.report.sheets.view import build
-from microbench.report.suites.launch import waiting
+from microbench.report.sheets.view import build, screen
 
 WHOLE = make_run()
 LONGER_NS = (30_000, 1_000_000, 20_000_000)
@@ -51,10 +50,12 @@ def test_noisy_rows_are_warned_about() -> None:
         assert advice in section.findings[-1].advice
 
 
-def test_plateau_ends_at_the_first_period_above_the_margin() -> None:
-    assert plateau_end(sweep(evidence(WHOLE), "period")) == pytest.approx((2.5e-6, 3.5e-6), rel=0.02)
-    assert plateau_end(sweep(evidence(WHOLE), "period")[:3]) is None
-    assert plateau_end([]) is None
+def test_a_plateau_ends_at_the_first_period_above_the_margin() -> None:
+    for duration_ns, ends in ((0, "5.50 µs and 10.5 µs"), (1000, "997 ns and 1.50 µs")):
+        bent = scaled(WHOLE, "launch_duration", "period", 3.0, duration_ns=duration_ns)
+        check(finding_of("launch.starving", bent), "warning", "the duration sweep disagrees", f"lies between {ends}")
+    without_long = changed(WHOLE, lambda one: None if one.case.params.get("duration_ns", 0) > 1000 else one)
+    check(finding_of("launch.starving", without_long), "advice", "launch-bound below 2.48 µs")
 
 
 def test_a_wait_is_named_with_the_kernel_before_it() -> None:
@@ -73,13 +74,6 @@ def test_a_row_with_two_levels_shows_both() -> None:
     assert wait_words(blocking) == f"{low_s * 1e6:.2f} or {high_s * 1e6:.1f} µs"
     assert spin.levels is None
     check(finding_of("launch.wait", TWO_LEVELS), "advice", wait_words(blocking))
-
-
-def test_the_table_of_waits_needs_kernels_of_several_lengths() -> None:
-    assert waiting(evidence(EMPTY_WAITS)) is None
-    table = waiting(evidence(WHOLE))
-    assert [column.title for column in table.columns] == ["", "empty", "30 µs", "1 ms", "20 ms"]
-    assert [next(cell.text for cell in row) for row in table.rows] == ["spin", "yield", "block", "event that blocks"]
 
 
 def test_slope_is_that_of_the_least_squares_line() -> None:

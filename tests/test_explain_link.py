@@ -163,6 +163,6 @@ def test_shared_uplinks_list_the_worst_of_each_gpu() -> None:
 def test_pairs_are_measured_refused_or_failed() -> None:
     assert len(links.pairs(evidence(SEVERAL), "engine_write")) == 12
     refused = evidence(peer_outcomes(SEVERAL, "skipped", "no peer access", second=1))
-    assert links.refusals(refused) == {"no peer access": [links.Pair(0, 1), links.Pair(2, 1), links.Pair(3, 1)]}
+    assert links.lacking(refused)[0] == {"no peer access": [links.Pair(0, 1), links.Pair(2, 1), links.Pair(3, 1)]}
     failed = evidence(peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1))
-    assert (links.refusals(failed), links.failures(failed)) == ({}, {"byte 3 differs": [links.Pair(0, 1)]})
+    assert links.lacking(failed) == ({}, {"byte 3 differs": [links.Pair(0, 1)]})

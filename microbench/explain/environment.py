@@ -219,7 +219,6 @@ EFFECTS = (
 
 
 def _of_variables(session: Session) -> Iterator[Finding]:
-    """One finding for each variable that was set to a value that changes launches."""
     for effect in EFFECTS:
         value = session.environment.fact(effect.name)
         if isinstance(value, str) and value and (effect.when is None or value.upper() in effect.when):

@@ -111,55 +111,6 @@ def libraries(evidence: Evidence) -> list[Library]:
     return sorted((one for one in every if one is not None), key=lambda one: one.ready_s)
 
 
-WAYS = ("set_params", "set_grid", "exec_update", "rebuild")
-AROUND = ("record", "dispose")  # ways that need a new capture
-
-
-class Cost(NamedTuple):
-    """What a change costs in all: record, calls, disposal, and what the next replay takes more than the one after."""
-
-    way: str
-    changed: int
-    seconds: float
-    rows: tuple[Row, ...]
-
-
-def cost(evidence: Evidence, way: str, nodes: int, changed: int) -> Cost | None:
-    """The cost of giving ``changed`` of ``nodes`` nodes new values that way; None if not measured."""
-    names = ("change", "next_replay", "later_replay", *AROUND)
-    rows = {
-        name: row
-        for name in names
-        if (row := evidence.row("graph_update", name, way=way, nodes=nodes, changed_nodes=changed)) is not None
-    }
-    if not {"change", "next_replay", "later_replay"} <= set(rows):
-        return None
-    after_s = max(rows["next_replay"].value - rows["later_replay"].value, 0.0)
-    around_s = sum(rows[name].value for name in AROUND if name in rows)
-    return Cost(way, changed, rows["change"].value + around_s + after_s, tuple(rows.values()))
-
-
-def costs(evidence: Evidence, way: str, nodes: int) -> list[Cost]:
-    """Costs of a way over the count of nodes that change, ascending."""
-    curve = evidence.curve("graph_update", "change", "changed_nodes", way=way, nodes=nodes)
-    every = [cost(evidence, way, nodes, changed) for changed, _ in curve]
-    return [known for known in every if known is not None]
-
-
-def equal_at(single: Sequence[Cost], whole: Cost) -> float | None:
-    """How many nodes have to change until node by node costs as much as the whole graph, linear between measured
-    counts; None if it never does."""
-    before: Cost | None = None
-    for each in single:
-        if each.seconds >= whole.seconds:
-            if before is None:
-                return float(each.changed)
-            share = (whole.seconds - before.seconds) / (each.seconds - before.seconds)
-            return before.changed + share * (each.changed - before.changed)
-        before = each
-    return None
-
-
 TITLES = {
     "kernel_empty": "empty kernel",
     "kernel": "dependent kernel",
@@ -186,87 +137,9 @@ TITLES = {
 }
 # The kind of node that a chain times from one end on the host to the next: the GPU has no part in it.
 ON_THE_HOST = "host"
-# How the kinds of node of a case end: a kernel that needs the one in front at once, or after 1 µs of its own work.
-AT_ONCE, PROLOGUE = "", "_prologue"
 
 
 def title(row: Row) -> str:
     """A row's kind of node, or of decision, in words."""
     kind = str(row.params.get("kind"))
     return TITLES.get(kind, kind)
-
-
-def gains(evidence: Evidence, case: str) -> list[tuple[str, float, list[Row]]]:
-    """What PDL saves in a stream and in a graph, for the kinds of node that end in ``case``: the place, the speed-up
-    of the better way, and the rows: without PDL, by the attribute alone, and with an early trigger in front."""
-    result = []
-    for place, metric in (("a stream", "stream"), ("a graph", "node")):
-        plain = evidence.row("graph_nodes", metric, kind=f"kernel{case}")
-        ways = (evidence.row("graph_nodes", metric, kind=kind + case) for kind in ("pdl", "pdl_trigger"))
-        known = [row for row in ways if row is not None]
-        if plain is not None and known:
-            result.append((place, plain.value / min(row.value for row in known), [plain, *known]))
-    return result
-
-
-# Each way that allocates in the step, with the one whose memory is allocated before.
-OUTSIDE = {"graph_nodes": "graph_outside", "stream_kept": "stream_outside", "stream_released": "stream_outside"}
-
-
-class Added(NamedTuple):
-    """What a way adds to a step for each allocation, against memory allocated before, and the most that it may add.
-
-    ``seconds`` is 0 where the intervals of both overlap.
-    """
-
-    seconds: float
-    most_s: float
-    inside: Row
-    outside: Row
-
-
-def added(evidence: Evidence, size_bytes: int) -> dict[str, Added]:
-    """What each way adds that was measured at that size with one allocation a step."""
-    ways = {}
-    for way, without in OUTSIDE.items():
-        inside, outside = (
-            evidence.row("graph_memory", "step", way=name, size_bytes=size_bytes, pairs=1) for name in (way, without)
-        )
-        if inside is not None and outside is not None:
-            resolved = not inside.interval.overlaps(outside.interval)
-            seconds = max(inside.value - outside.value, 0.0) if resolved else 0.0
-            most_s = inside.interval.high - outside.interval.low
-            ways[way] = Added(seconds, most_s, inside, outside)
-    return ways
-
-
-HELPS = 1.05
-
-
-class Branches(NamedTuple):
-    """A count of branches, with the row of the replay and that of the same number of streams."""
-
-    number: int
-    graph: Row
-    streams: Row
-
-
-def branches(evidence: Evidence, shape: str, duration_ns: int) -> list[Branches]:
-    """Replay and streams over the count of branches; a chain is one branch of a fork."""
-    points: dict[int, Branches] = {}
-    for name in (shape, "chain"):
-        chosen: dict[str, int | str] = {"shape": name, "duration_ns": duration_ns}
-        streams = dict(evidence.curve("graph_shape", "streams", "branches", **chosen))
-        for count, row in evidence.curve("graph_shape", "graph", "branches", **chosen):
-            other = streams.get(count)
-            if other is not None and row.value > 0 and other.value > 0:
-                points.setdefault(count, Branches(count, row, other))
-    return [points[count] for count in sorted(points)]
-
-
-def enough(measured: Sequence[Branches]) -> Branches:
-    """The fewest branches from which on no larger count makes the replay HELPS times as fast."""
-    for index, point in enumerate(measured):
-        if all(point.graph.value < later.graph.value * HELPS for later in measured[index + 1 :]):
-            return point
-    return measured[-1]

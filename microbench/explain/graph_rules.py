@@ -1,5 +1,8 @@
 """Turns the graph suite's rows into findings: when a graph gains, how to change it, which nodes to keep out of it."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, rule, said
 from microbench.analysis.graph_steps import layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
@@ -140,6 +143,29 @@ WAY_WORDS = {
     "exec_update": "an update from a new capture",
     "rebuild": "a new capture and instantiation",
 }
+AROUND = ("record", "dispose")  # ways that need a new capture
+
+
+class Cost(NamedTuple):
+    """What changing so many nodes costs in all, and the rows behind it."""
+
+    changed: int
+    seconds: float
+    rows: tuple[Row, ...]
+
+
+def costs(evidence: Evidence, way: str, nodes: int) -> list[Cost]:
+    """Record, calls, disposal, and what the next replay takes more than the one after, by the nodes that change."""
+    every = []
+    for changed, change in evidence.curve("graph_update", "change", "changed_nodes", way=way, nodes=nodes):
+        after, later, *around = (
+            evidence.row("graph_update", name, **change.params) for name in ("next_replay", "later_replay", *AROUND)
+        )
+        if change.value > 0 and after is not None and later is not None:
+            others = [row for row in around if row is not None]
+            seconds = change.value + sum(row.value for row in others) + max(after.value - later.value, 0.0)
+            every.append(Cost(changed, seconds, (change, after, later, *others)))
+    return every
 
 
 @rule(
@@ -151,35 +177,37 @@ def update(evidence: Evidence) -> Finding | None:
     """What changing all nodes of a graph costs, against making it anew, and which way to choose."""
     counts = [count for count, _ in evidence.curve("graph_update", "change", "nodes", way="rebuild")]
     nodes = usual_kernels([count for count in counts if count > 1] or counts)
-    if nodes is None or (rebuilt := graphs.cost(evidence, "rebuild", nodes, nodes)) is None:
+    every = {way: costs(evidence, way, nodes) for way in WAY_WORDS} if nodes is not None else {}
+    whole = {way: several[-1] for way, several in every.items() if several and several[-1].changed == nodes}
+    if nodes is None or len(whole) < 2 or "rebuild" not in whole:
         return None
-    every = {way: graphs.costs(evidence, way, nodes) for way in graphs.WAYS}
-    whole = [several[-1] for several in every.values() if several and several[-1].changed == nodes]
-    if len(whole) < 2:
-        return None
-    best = min(whole, key=lambda change: change.seconds)
-    ratio = rebuilt.seconds / best.seconds
+    way, best = min(whole.items(), key=lambda item: item[1].seconds)
+    ratio = whole["rebuild"].seconds / best.seconds
     title = f"Changing all of {counted(nodes, 'node')} takes {as_time(best.seconds)}"
     text = "Making the graph anew is the cheapest way."
-    if best.way != "rebuild":
-        title += f", replacing the graph by a new one {as_time(rebuilt.seconds)}"
-        text = f"The cheapest way, {WAY_WORDS[best.way]}, is {times(ratio)} as fast."
-    advice = _choice(every) if ratio > UPDATE_RATIO else ""
+    if way != "rebuild":
+        title += f", replacing the graph by a new one {as_time(whole['rebuild'].seconds)}"
+        text = f"The cheapest way, {WAY_WORDS[way]}, is {times(ratio)} as fast."
+    advice = ""
+    if ratio > UPDATE_RATIO and every["set_params"] and every["exec_update"]:
+        count = equal_at(every["set_params"], every["exec_update"][-1].seconds)
+        advice = "Keep the nodes' handles and set new arguments node by node, however many change."
+        if count is not None:
+            advice = f"From about {round(count)} changed nodes on, update the whole graph instead of node by node."
+            advice = advice if count > 1 else "Update the whole graph, even for one changed node."
     rows = [row for several in every.values() for change in several for row in change.rows]
     return said(title, text, advice, rows=rows, severity="advice" if ratio > UPDATE_RATIO else "note")
 
 
-def _choice(every: dict[str, list[graphs.Cost]]) -> str:
-    """Whether to update node by node or the whole graph; nothing where only one of the two was measured."""
-    single, whole = every["set_params"], every["exec_update"][-1:]
-    if not single or not whole:
-        return ""
-    count = graphs.equal_at(single, whole[0])
-    if count is None:
-        return "Keep the nodes' handles and set new arguments node by node, however many change."
-    if count <= 1:
-        return "Update the whole graph, even for one changed node."
-    return f"From about {round(count)} changed nodes on, update the whole graph instead of node by node."
+def equal_at(single: Sequence[Cost], whole_s: float) -> float | None:
+    """How many nodes have to change until node by node costs as much as the whole graph, linear between measured
+    counts; None if it never does."""
+    place = next((place for place, each in enumerate(single) if each.seconds >= whole_s), None)
+    if not place:
+        return None if place is None else float(single[0].changed)
+    before, after = single[place - 1 : place + 1]
+    share = (whole_s - before.seconds) / (after.seconds - before.seconds)
+    return before.changed + share * (after.changed - before.changed)
 
 
 @rule("graph.one_by_one", f"the launch call above {ONE_BY_ONE:g} times that of empty kernels")
@@ -212,41 +240,66 @@ def one_by_one(evidence: Evidence) -> Finding | None:
 @rule("graph.pdl", f"without PDL over the better way with it; faster above {EQUAL:.2f} times")
 def dependent_launch(evidence: Evidence) -> Finding | None:
     """What programmatic dependent launch saves, of kernels with a prologue where those were measured."""
-    measured = [
-        (case, several) for case in (graphs.PROLOGUE, graphs.AT_ONCE) if (several := graphs.gains(evidence, case))
-    ]
-    if not measured:
+    speedups: dict[str, list[tuple[float, str]]] = {}  # by which kernels, with the place
+    rows: list[Row] = []
+    for ending, whom in (("_prologue", "kernels with a prologue of 1 µs"), ("", "dependent kernels")):
+        for place, metric in (("a stream", "stream"), ("a graph", "node")):
+            plain, *ways = (
+                evidence.row("graph_nodes", metric, kind=kind + ending) for kind in ("kernel", "pdl", "pdl_trigger")
+            )
+            known = [row for row in ways if row is not None]
+            if plain is not None and known:
+                speedups.setdefault(whom, []).append((plain.value / min(row.value for row in known), place))
+                rows += [plain, *known]
+    if not speedups:
         return None
-    case, several = measured[0]
-    whom = "kernels with a prologue of 1 µs" if case == graphs.PROLOGUE else "dependent kernels"
-    helps = any(speedup > EQUAL for _, speedup, _ in several)
+    whom, several = next(iter(speedups.items()))
+    helps = any(speedup > EQUAL for speedup, _ in several)
     title = f"Programmatic dependent launch does not speed up {whom}"
     if helps:
-        speedups = " and ".join(f"{times(speedup)} as fast in {place}" for place, speedup, _ in several)
-        title = f"Programmatic dependent launch makes {whom} {speedups}"
+        words = " and ".join(f"{times(speedup)} as fast in {place}" for speedup, place in several)
+        title = f"Programmatic dependent launch makes {whom} {words}"
     text = (
         "The attribute alone can save the gap; the prologue overlaps the kernel in front only if that one "
         "triggers early."
     )
     advice = "Call cudaTriggerProgrammaticLaunchCompletion early in the kernel in front." if helps else ""
-    return said(title, text, advice, rows=(row for _, several in measured for _, _, rows in several for row in rows))
+    return said(title, text, advice, rows=rows)
+
+
+HELPS = 1.05
+
+
+def branches(evidence: Evidence, shape: str, duration_ns: int) -> list[tuple[int, Row, Row]]:
+    """The counts of branches, each with the replay and as many streams; a chain is one branch of a fork."""
+    points: dict[int, tuple[int, Row, Row]] = {}
+    for name in (shape, "chain"):
+        for count, row in evidence.curve("graph_shape", "graph", "branches", shape=name, duration_ns=duration_ns):
+            streams = evidence.row("graph_shape", "streams", **row.params)
+            if row.value > 0 and streams is not None:
+                points.setdefault(count, (count, row, streams))
+    return [points[count] for count in sorted(points)]
 
 
 @rule(
     "graph.shape",
-    f"branches are enough when more make a replay less than {graphs.HELPS:g} times as fast; first nodes keep "
+    f"branches are enough when more make a replay less than {HELPS:g} times as fast; first nodes keep "
     f"the host above {ROOTS_RATIO:g} times a chain's call",
 )
 def shapes(evidence: Evidence) -> Finding | None:
     """How a graph's branches compare with as many streams, and how many branches help."""
     durations = [duration for duration, _ in evidence.curve("graph_shape", "graph", "duration_ns", shape="fork_join")]
-    if not durations:
-        return None
-    duration_ns = min(durations, key=lambda duration: abs(duration - USUAL_DURATION_NS))
-    measured = graphs.branches(evidence, "fork_join", duration_ns)
+    duration_ns = min(durations, key=lambda duration: abs(duration - USUAL_DURATION_NS), default=0)
+    measured = branches(evidence, "fork_join", duration_ns)
     if len(measured) < 2:
         return None
-    count, graph, streams = graphs.enough(measured)
+    # The fewest branches from which on no larger count makes the replay HELPS times as fast.
+    enough = next(
+        place
+        for place, (_, row, _) in enumerate(measured)
+        if all(row.value < later.value * HELPS for _, later, _ in measured[place + 1 :])
+    )
+    count, graph, streams = measured[enough]
     ratio = streams.value / graph.value
     title = f"{count} branches in a graph take {as_time(graph.value)}, "
     title += f"{times(max(ratio, 1 / ratio))} as {'fast' if ratio > 1 else 'slow'} as on {count} streams"
@@ -255,20 +308,21 @@ def shapes(evidence: Evidence) -> Finding | None:
     elif 1 / EQUAL < ratio < EQUAL:
         title = f"{count} branches in a graph take as long as on {count} streams: {as_time(graph.value)}"
     kernels = graphs.kernels_of(Pair(own_s(evidence, duration_ns), streams, graph))
-    more = "; more branches do not help" if count < measured[-1].number else ""
+    more = "; more branches do not help" if graph is not measured[-1][1] else ""
     many, chain = (
         evidence.row("graph_shape", "graph_submit", shape=shape, duration_ns=duration_ns)
         for shape in ("independent", "chain")
     )
     slow_roots = many is not None and chain is not None and many.value >= chain.value * ROOTS_RATIO
     advice = "Put one kernel in front of independent branches: the host submits each first node by itself."
-    independent = graphs.branches(evidence, "independent", duration_ns)[-1:]
-    rows = [row for point in measured + independent for row in point[1:]]
+    independent = branches(evidence, "independent", duration_ns)[-1:]
+    rows = [row for _, *both in measured + independent for row in both]
     text = f"Measured with {kernels}{more}."
-    advice = advice if slow_roots else ""
-    return said(title, text, advice, rows=(*rows, many, chain))
+    return said(title, text, advice if slow_roots else "", rows=(*rows, many, chain))
 
 
+# Each way that allocates in the step, with the one whose memory is allocated before.
+OUTSIDE = {"graph_nodes": "graph_outside", "stream_kept": "stream_outside", "stream_released": "stream_outside"}
 ADDED_BY = {"graph_nodes": "as graph nodes", "stream_kept": "from a pool that keeps its memory"}
 
 
@@ -280,26 +334,29 @@ ADDED_BY = {"graph_nodes": "as graph nodes", "stream_kept": "from a pool that ke
 def memory(evidence: Evidence) -> Finding | None:
     """What an allocation costs as graph nodes, from a pool that keeps memory, and from one that gives it back."""
     sizes = [count for count, _ in evidence.curve("graph_memory", "step", "size_bytes", pairs=1)]
-    if not sizes:
-        return None
-    usual = min(sizes, key=lambda count: abs(count - USUAL_BYTES))
-    ways = graphs.added(evidence, usual)
-    pooled, released = ways.get("stream_kept"), ways.get("stream_released")
-    words = [_added(ways[way], how) for way, how in ADDED_BY.items() if way in ways]
+    usual = min(sizes, key=lambda count: abs(count - USUAL_BYTES), default=0)
+    added: dict[str, float] = {}
+    in_words: dict[str, str] = {}
+    rows: list[Row] = []
+    for pair in OUTSIDE.items():
+        inside, outside = (evidence.row("graph_memory", "step", way=way, size_bytes=usual, pairs=1) for way in pair)
+        if inside is not None and outside is not None:
+            most_s, added_s = inside.interval.high - outside.interval.low, inside.value - outside.value
+            added_s = max(added_s, 0.0) if not inside.interval.overlaps(outside.interval) else 0.0
+            said_s = as_time(added_s) if added_s > 0 else f"at most {as_time(most_s)}"
+            added[pair[0]], in_words[pair[0]] = added_s, said_s if most_s > 0 else "nothing measurable"
+            rows += [inside, outside]
+    words = [f"{in_words[way]} {how}" for way, how in ADDED_BY.items() if way in in_words]
     if not words:
         return None
-    costly = bool(pooled and released and released.seconds > max(pooled.seconds, 1e-9) * RELEASE_RATIO)
     text = "The same step with memory allocated before it is subtracted."
-    if released is not None:
-        text = f"A pool that gives its memory back adds {_added(released)}."
+    if "stream_released" in added:
+        text = f"A pool that gives its memory back adds {in_words['stream_released']}."
+    pooled_s, released_s = added.get("stream_kept"), added.get("stream_released", 0.0)
+    costly = pooled_s is not None and released_s > max(pooled_s, 1e-9) * RELEASE_RATIO
     title = f"Allocating {size(usual)} in a step adds {', '.join(words)}"
     advice = "Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else ""
-    return said(title, text, advice, rows=(row for each in ways.values() for row in (each.inside, each.outside)))
-
-
-def _added(each: graphs.Added, how: str = "") -> str:
-    words = as_time(each.seconds) if each.seconds > 0 else f"at most {as_time(each.most_s)}"
-    return f"{words if each.most_s > 0 else 'nothing measurable'} {how}".rstrip()
+    return said(title, text, advice, rows=rows)
 
 
 @rule("graph.model", f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}")

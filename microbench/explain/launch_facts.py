@@ -1,6 +1,5 @@
 """Works out the figures of the launch suite that rules, pictures and topics share: crossover, layers, link traffic."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,13 +8,10 @@ from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.stats import Row
 from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
-from microbench.core.units import as_time
 from microbench.model.constants import WRITING, Constant, combined, gap, gaps, own_s
 from microbench.model.fit import fit
 from microbench.model.model import Way, call_name
 
-# The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.
-PLATEAU_MARGIN = 1.10
 # Names on launch_layers' axes.
 NATIVE = "loop"
 FOUR_ARGUMENTS = 4
@@ -65,37 +61,6 @@ def sweep(evidence: Evidence, metric: str) -> list[tuple[float, Row]]:
     """launch_duration's rows of a metric by the kernels' duration in s, as profilers report it."""
     points = evidence.curve("launch_duration", metric, "duration_ns")
     return [(own_s(evidence, duration_ns), row) for duration_ns, row in points]
-
-
-def plateau_end(points: Sequence[tuple[float, Row]]) -> tuple[float, float] | None:
-    """The two durations (s) between which the period leaves the shortest kernels' plateau; None if it never does."""
-    for (below, _), (above, row) in itertools.pairwise(points):
-        if row.value > points[0][1].value * PLATEAU_MARGIN:
-            return below, above
-    return None
-
-
-# The ways to wait in the order of their cost, by their names on launch_sync's axis.
-WAITS = {
-    "spin": "spin",
-    "yield": "yield",
-    "blocking": "block",
-    "blocking_event": "event that blocks",
-}
-
-
-def waits(evidence: Evidence, wait: str) -> dict[int, Row]:
-    """What a way to wait costs after a kernel, by the kernel's length in ns."""
-    known = evidence.rows("launch_sync", "from_kernel", wait=wait)
-    rows = {whole(row, "duration_ns"): row for row in known if row.value > 0}
-    return {length: rows[length] for length in sorted(rows)}
-
-
-def wait_words(row: Row) -> str:
-    """The cost of a wait, or the two costs that its samples gather around: "8.07 or 35.7 µs"."""
-    *lower, highest = (as_time(value) for value in row.levels or (row.value,))
-    unit = highest.rpartition(" ")[2]
-    return " or ".join([*(words.removesuffix(f" {unit}") for words in lower), highest])
 
 
 def layer(row: Row) -> str:

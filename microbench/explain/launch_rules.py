@@ -1,5 +1,6 @@
 """Turns the launch suite's rows into findings: when the GPU waits for the host, and what to use."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said, sentence
@@ -14,12 +15,13 @@ from microbench.model.unknowns import MEASURED, host_time
 
 # Two costs differ if their ratio is at least this.
 MARGIN = 1.10
+# The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.
+PLATEAU_MARGIN = 1.10
 SWEEP_TOLERANCE = 1.5
 # The layers from Python whose limits are named, as far as they were measured.
 FROM_PYTHON = ("cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "torch_eager")
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
 SCALING_SHARE = 0.5
-NO_FASTER = "More threads launch no faster than one"
 # A host function costs too much from this many times the quickest other way to the host and back.
 HOST_FUNCTION_RATIO = 2.0
 WAIT_RATIO = 2.0
@@ -30,7 +32,7 @@ TIMING_RATIO = 2.0
 @rule(
     "launch.starving",
     "duration as profilers report it < call - gap, both fitted; the sweep leaves its plateau above "
-    f"{launches.PLATEAU_MARGIN:.2f} times the shortest kernels' period, and agrees within a factor of "
+    f"{PLATEAU_MARGIN:.2f} times the shortest kernels' period, and agrees within a factor of "
     f"{SWEEP_TOLERANCE:g}",
 )
 def starving(evidence: Evidence) -> Finding | None:
@@ -40,7 +42,10 @@ def starving(evidence: Evidence) -> Finding | None:
     if submit is None or launch is None or gap is None or crossover is None:
         return None
     points = launches.sweep(evidence, "period")
-    below, above = launches.plateau_end(points) or (crossover, crossover)
+    pairs = itertools.pairwise(points)
+    # The two durations between which the period leaves the shortest kernels' plateau.
+    ends = ((one[0], two[0]) for one, two in pairs if two[1].value > points[0][1].value * PLATEAU_MARGIN)
+    below, above = next(ends, (crossover, crossover))
     severity: Severity = "advice"
     title = f"Kernels shorter than {as_time(crossover)} are launch-bound: the GPU waits for the host"
     text = f"A launch takes the host {as_time(launch.value)}, the GPU needs {as_time(gap.value)} between kernels."
@@ -158,19 +163,21 @@ def traffic(evidence: Evidence) -> Finding | None:
     return said(title, text, advice, rows=rows, severity="warning" if heavy else "note")
 
 
+LOW, HIGH = launches.PLAUSIBLE_WIRE_BYTES
+
+
+@rule("launch.traffic_check", f"between {LOW:g} and {HIGH:g} counted bytes for each byte of payload")
 def counters(evidence: Evidence) -> Finding | None:
     """A warning where the link's byte counters do not see a copy of known size as payload and packet headers."""
-    low, high = launches.PLAUSIBLE_WIRE_BYTES
     checks = (("pinned_h2d", "received_per_byte"), ("pinned_d2h", "sent_per_byte"))
     rows = [evidence.row("launch_traffic", metric, work=work) for work, metric in checks]
-    wrong = next((row for row in rows if row is not None and not low <= row.value <= high), None)
+    wrong = next((row for row in rows if row is not None and not LOW <= row.value <= HIGH), None)
     if wrong is None:
         return None
     title = f"The link's byte counters see {wrong.value:.3f} bytes for each byte of a known copy"
     text = "Packet headers do not explain that."
-    threshold = f"between {low:g} and {high:g} counted bytes for each byte of payload"
     advice = "Do not rely on this run's traffic figures."
-    return Finding("launch.traffic_check", "warning", title, text, threshold, rests_on(*rows), advice=advice)
+    return said(title, text, advice, rows=rows, severity="warning")
 
 
 @rule(
@@ -180,13 +187,15 @@ def counters(evidence: Evidence) -> Finding | None:
 )
 def waits(evidence: Evidence) -> Finding | None:
     """What a blocking wait costs after kernels of several lengths, and a spinning one."""
-    spin, blocking = (launches.waits(evidence, wait) for wait in ("spin", "blocking"))
-    lengths = sorted(spin.keys() & blocking.keys())
+    spin, blocking = (
+        dict(evidence.curve("launch_sync", "from_kernel", "duration_ns", wait=wait)) for wait in ("spin", "blocking")
+    )
+    lengths = [length for length in spin if length in blocking and min(spin[length].value, blocking[length].value) > 0]
     if not lengths:
         return None
     shown = [length for length in lengths if length > 0][:WAITS_NAMED] or lengths[:1]
     slow = any(blocking[length].value > spin[length].value * WAIT_RATIO for length in shown)
-    after = [f"{launches.wait_words(blocking[length])} after {_kernel(length)}" for length in shown]
+    after = [f"{wait_words(blocking[length])} after {_kernel(length)}" for length in shown]
     spinning = f"a spinning one takes {as_time(spin[shown[-1]].value)}"
     title = f"A blocking wait takes {listed(after)}"
     text = f"The longer the host sleeps, the longer it takes to wake; {spinning}."
@@ -194,9 +203,16 @@ def waits(evidence: Evidence) -> Finding | None:
         title += f", {spinning.replace('takes ', '')}"
         text = "After longer kernels, which were not measured, it takes longer, as the host sleeps longer."
     title = title if slow else f"A blocking wait costs little more than a spinning one after {_kernel(shown[-1])}"
-    text = text if slow else f"It takes {launches.wait_words(blocking[shown[-1]])}, {spinning}."
+    text = text if slow else f"It takes {wait_words(blocking[shown[-1]])}, {spinning}."
     advice = "Spin where round trips count and a core is free; block where the core has other work." if slow else ""
     return said(title, text, advice, rows=(row for length in lengths for row in (spin[length], blocking[length])))
+
+
+def wait_words(row: Row) -> str:
+    """The cost of a wait, or the two costs that its samples gather around: "8.07 or 35.7 µs"."""
+    *lower, highest = (as_time(value) for value in row.levels or (row.value,))
+    unit = highest.rpartition(" ")[2]
+    return " or ".join([*(words.removesuffix(f" {unit}") for words in lower), highest])
 
 
 def _kernel(duration_ns: int) -> str:
@@ -273,11 +289,12 @@ def threads(evidence: Evidence) -> Finding | None:
     speedup = best.value / alone.value
     share, most = speedup / count, points[-1][0]
     shared = share < SCALING_SHARE or count == 1
-    wait = "threads wait for a lock in the driver or for a core" if shared else ""
-    text = f"That is {percent(share)} of perfect scaling{': ' if wait else ''}{wait}." if count > 1 else f"The {wait}."
-    if 1 < count < most:
-        text += f" {most} threads are no faster."
-    title = f"{count} threads launch {times(speedup)} as fast as one" if count > 1 else NO_FASTER
+    wait = "threads wait for a lock in the driver or for a core"
+    title, text = "More threads launch no faster than one", f"The {wait}."
+    if count > 1:
+        title = f"{count} threads launch {times(speedup)} as fast as one"
+        text = f"That is {percent(share)} of perfect scaling{f': {wait}' if shared else ''}."
+        text += f" {most} threads are no faster." if count < most else ""
     advice = "Submit fewer, larger pieces of work, because more threads gain little." if shared else ""
     return said(title, text, advice, rows=(alone, best))
 

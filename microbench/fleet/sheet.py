@@ -30,7 +30,7 @@ from microbench.report.document import (
     columns,
 )
 from microbench.report.heading import SIMULATED
-from microbench.report.page import sheet
+from microbench.report.page.page import answer_page
 
 # How much the screen and the page show.
 MOST_NAMED, MOST_SLOW, MOST_CURVES, MOST_FAILED = 8, 3, 12, 20
@@ -114,7 +114,7 @@ def page(verdict: Verdict) -> str:
     tables = [*([_checks(verdict)] if verdict.named else []), _least(verdict)]
     if verdict.failed:
         tables.append(_failures(verdict))
-    return sheet.build(
+    return answer_page(
         kind=f"campaign {plain(verdict.campaign)}: {_counted(verdict)}",
         title=f"{facts[0][1][:1].upper()}{facts[0][1][1:]}",
         mark=SIMULATED if verdict.simulated else "",

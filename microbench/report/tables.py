@@ -125,6 +125,22 @@ def matrix(
     return Table(title, about, (corner, *(Column(words, align, drop) for words, drop in named)), rows, notes)
 
 
+def table_of(
+    title: str,
+    about: str,
+    each: Iterable[Value],
+    *cells: tuple[str | Column, Callable[[Value], Cell]],
+    notes: tuple[str, ...] = (),
+) -> Table | None:
+    """A row for each thing, a column for each of ``cells``: its title, and the cell of a thing. None without any."""
+    rows = tuple(tuple(cell(one) for _, cell in cells) for one in each)
+    titles = tuple(
+        name if isinstance(name, Column) else Column(name, "right" if at else "left")
+        for at, (name, _) in enumerate(cells)
+    )
+    return Table(title, about, titles, rows, notes) if rows else None
+
+
 def bars_table(bars: Bars, tone: Tone = "plain") -> Table:
     """The figures of bars as a table, the labels first."""
     rows = tuple((Cell(bar.label, tone=tone), *bar.cells) for bar in bars.bars)
@@ -165,9 +181,6 @@ def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: Lim
 def question(info: BenchmarkInfo) -> str:
     """The question that a benchmark answers: the first line of its text."""
     return (info.about.strip().splitlines() or [""])[0]
-
-
-# The layouts of a table: metrics side by side, metrics by the values of one axis, or one metric a row.
 
 
 def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
@@ -224,9 +237,6 @@ def _blank_at_zero(axes: Iterable[str], measured: Sequence[Row]) -> frozenset[st
         if without and sized and not without & sized:
             blank.add(size)
     return frozenset(blank)
-
-
-# Notes below the tables of a benchmark: checks, limits, fixed parameters and facts.
 
 
 def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf) -> list[str]:
@@ -307,8 +317,6 @@ def fact_words(fact: Fact) -> str:
         return short_size(value)
     return f"{value} {fact.unit}".strip()
 
-
-# Tables of facts, and of cases that were not measured.
 
 # Facts with a number in their name, such as those of each device on a path: hop0_kind, hop1_kind.
 NUMBERED = re.compile(r"(?P<group>[a-z]+)(?P<number>[0-9]{1,3})_(?P<name>[a-z_]+)")

@@ -5,8 +5,8 @@ from operator import truediv
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import percent
-from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz
 from microbench.explain.compute_units import ALUS, DATA, LASTING, dtype_of, rates, same_case
+from microbench.explain.compute_verdict import LASTS, lasting, nvml_clock_hz
 from microbench.explain.topics.topic import Topic, TopicFigures, in_unit
 
 NORMAL, ZEROS = "normal", "zeros"

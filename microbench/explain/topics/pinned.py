@@ -25,10 +25,8 @@ def figures(evidence: Evidence) -> TopicFigures:
         for memory in ("pinned", "pageable")
     }
     common = set.intersection(*(set(points) for points in rates.values()))
-    priced = (
-        common & set(links.pinning_sizes(evidence, links.REGISTER)) & set(links.pinning_sizes(evidence, links.TOUCH))
-    )
-    size_bytes = max(priced or common, default=None)
+    prices = (evidence.curve(PINNING, "pin", "size_bytes", way=way) for way in (links.REGISTER, links.TOUCH))
+    size_bytes = max(common.intersection(*map(dict, prices)) or common, default=None)
     known.parameter("size", "bytes of copy and buffer", size_bytes, lambda value: size(int(value)), COPY, "size_bytes")
     for (direction, memory), points in rates.items():
         what = f"{memory} copies {links.DIRECTIONS[direction]}"

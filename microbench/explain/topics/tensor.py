@@ -46,7 +46,6 @@ def figures(evidence: Evidence) -> TopicFigures:
 
 
 def _by_size(evidence: Evidence, dtype: str) -> list[Row]:
-    """cuBLASLt's square products of a type, the largest last."""
     return sorted(
         units.rates(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE), key=lambda row: whole(row, "size")
     )

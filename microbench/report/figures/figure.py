@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.core.model import Run
 from microbench.core.units import about_size, as_time, percent, plain, quantity, three_digits, times
-from microbench.explain import compute_power, compute_products, graph_rules, launch_rules, link_copy, memory_levels
+from microbench.explain import compute_products, compute_verdict, graph_rules, launch_rules, link_rules, memory_levels
 from microbench.explain.link_facts import DIRECTIONS
 from microbench.model import timeline
 from microbench.model.fit import fit
@@ -70,7 +70,7 @@ GATHERED: dict[str, Callable[[Evidence], Gathered]] = {
     ),
     "link": lambda one: (
         _panels(*(link.rates(one, direction) for direction in DIRECTIONS), words=(about_size, BANDWIDTH)),
-        [link_copy.copy_size(one)], [link.fits(one)],
+        [link_rules.copy_size(one)], [link.fits(one)],
     ),
     "memory": lambda one: (
         [
@@ -85,7 +85,7 @@ GATHERED: dict[str, Callable[[Evidence], Gathered]] = {
     ),
     "sustained": lambda one: (
         _panels(roofline.rates_over_time(one), roofline.state_over_time(one), words=(as_time, percent)),
-        [compute_power.sustained(one)], (),
+        [compute_verdict.sustained(one)], (),
     ),
     "step": _step,
 }  # fmt: skip
@@ -245,11 +245,7 @@ def _index(evidence: Evidence) -> str:
 
 
 def _started(evidence: Evidence) -> str:
-    """When the newest session began, as in the report's heading."""
     return _short(evidence.run.sessions[-1].started_at[:16].replace("T", " ")) if evidence.run.sessions else ""
-
-
-# Several runs in one picture: each run has a colour.
 
 
 def _groups(shown: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
@@ -320,9 +316,6 @@ def _ticks(several: Sequence[tuple[Mark, ...]], *, log: bool) -> tuple[Mark, ...
     return tuple(every[at] for at in sorted(every))
 
 
-# The drawn data as tables.
-
-
 def _table(members: Sequence[Member]) -> Table:
     picture = members[0].panel.picture
     if isinstance(picture, Bars):  # a row for each bar; of several runs the first figure of each
@@ -363,9 +356,6 @@ def _point_table(members: Sequence[Member]) -> Table:
     picture = first.picture
     corner = Column(picture.x_title if isinstance(picture, Curve) else "", "left")
     return matrix(picture.title, picture.about, names, cells, first.x_words, corner)
-
-
-# The same pictures for the terminal.
 
 
 def available(run: Run) -> list[str]:

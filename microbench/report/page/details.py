@@ -1,8 +1,8 @@
 """Gathers what the page shows about a single figure: its spread, limit, rounds and checks, and its samples."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -43,24 +43,20 @@ class Detail(msgspec.Struct, frozen=True):
     pictures: tuple[Histogram, ...]
 
 
-class Details(NamedTuple):
-    """Details of all figures of a run, and the index of each row's among them: by GPU (None: the host) and name."""
-
-    found: list[Detail]
-    places: dict[tuple[str | None, str], int]
-
-    def place(self, device: str | None, name: str) -> int | None:
-        """The index of a row's detail in ``found``; the host's row if the GPU has none of that name."""
-        return self.places.get((device, name), self.places.get((None, name)))
+# The index of a row's detail by its name; None without one.
+Place = Callable[[str], int | None]
 
 
-def details(groups: Sequence[Evidence]) -> Details:
-    """Details of each newest row of each GPU."""
-    gathered = Details([], {})
+def details(groups: Sequence[Evidence], found: list[Detail]) -> Callable[[str | None], Place]:
+    """Adds details of each newest row of each GPU to ``found``.
+
+    Returns what finds the rows of a GPU (None: the host); it finds the host's row if the GPU has none of that name.
+    """
+    places: dict[tuple[str | None, str], int] = {}
     for group in groups:
         for row in group.all_rows():
-            if (row.device, row_name(row)) not in gathered.places:
-                gathered.places[row.device, row_name(row)] = len(gathered.found)
+            if (row.device, row_name(row)) not in places:
+                places[row.device, row_name(row)] = len(found)
                 words = ((name, plain(text, LONGEST_WORDS)) for name, text in _words(row, group) if text)
                 one = Detail(
                     title=plain(f"{row.benchmark}: {row.metric.name}"),
@@ -72,8 +68,8 @@ def details(groups: Sequence[Evidence]) -> Details:
                     words=tuple(words),
                     pictures=tuple(_pictures(row)),
                 )
-                gathered.found.append(one)
-    return gathered
+                found.append(one)
+    return lambda device: lambda name: places.get((device, name), places.get((None, name)))
 
 
 def _words(row: Row, group: Evidence) -> Iterator[tuple[str, str]]:

@@ -116,7 +116,6 @@ def _figures(diagnosis: Diagnosis, name: str) -> Iterator[tuple[_Figure, bytes]]
 
 
 def _legend(diagnosis: Diagnosis, drawn: Sequence[lanes.Lane]) -> tuple[tuple[Tone, str], ...]:
-    """What the colours of these lanes mean."""
     used = {piece.what for lane in drawn for piece in lane.pieces}
     legend = (("work", "work of the GPU"), *((cause, said(diagnosis.trace, cause)) for cause in CAUSES))
     return tuple((TONES[what], words) for what, words in legend if what in used)

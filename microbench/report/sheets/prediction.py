@@ -176,7 +176,6 @@ def _pace(prediction: Prediction, workload: Workload) -> Cell:
 
 
 def _stack(label: str, prediction: Prediction) -> Stack:
-    """The shares of a prediction's critical path as a bar."""
     total_s = sum(prediction.shares.values()) or 1.0
     portions = tuple(
         Portion(name, share_s, f"{as_time(share_s)}, {percent(share_s / total_s)}", TONES[name])
@@ -258,9 +257,6 @@ def _prediction_object(prediction: Prediction) -> dict[str, object]:
     return {**plain, "spent_s": dict(prediction.shares), "outside": prediction.outside, "ends": ends}
 
 
-# A step before and after a change, or on two machines.
-
-
 def changed_sheet(before: Side, changes: Changes) -> Report:
     """The step before and after changes to it or to the machine. Raises UsageError for an impossible change."""
     then = changed(before.forecast.workload, before.forecast.fit, before.gpu, changes, before.adding)
@@ -324,9 +320,6 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[BeforeAfter],
         for changed, prediction in enumerate(pair.both)
     ]
     return Table(WAYS, "", titles, tuple(rows), notes)
-
-
-# A step to scale.
 
 
 def timeline_sheet(side: Side) -> Report:

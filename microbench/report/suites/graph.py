@@ -12,7 +12,6 @@ from microbench.model.forecast import forecast
 from microbench.model.graph_pairs import pairs
 from microbench.model.model import WAYS
 from microbench.model.workload import Kernels, Wait, Workload
-from microbench.report import document
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.suites import timeline
@@ -38,15 +37,6 @@ STRONG, WEAK = graph_facts.SPEEDUPS[0], graph_facts.SPEEDUPS[-1]
 DRAWN = Workload((Kernels(8, (3e-6,)), Wait()))
 SPEEDUP_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
 MOST_UNBROKEN = 6
-
-
-def pictures(evidence: Evidence) -> list[document.Picture]:
-    """Every picture that the run has figures for."""
-    drawn = (
-        gain(evidence), surface(evidence), step(evidence), life(evidence), libraries(evidence), kinds(evidence),
-        deciders(evidence),
-    )  # fmt: skip
-    return [picture for picture in drawn if picture is not None]
 
 
 def gain(evidence: Evidence) -> Curve | None:

@@ -4,11 +4,10 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
-from microbench.core.units import as_time, axis_value, spread, times
+from microbench.core.units import as_time, spread, times
 from microbench.explain import launch_facts as launches
 from microbench.model.constants import gap, half_width
 from microbench.model.model import WAYS, Way
-from microbench.report import document
 from microbench.report.curves import ticks
 from microbench.report.document import (
     Bar,
@@ -25,7 +24,7 @@ from microbench.report.document import (
     TimeLine,
 )
 from microbench.report.suites import timeline
-from microbench.report.tables import NOTHING, call_quantiles, figure, matrix, row_cell
+from microbench.report.tables import NOTHING, call_quantiles, figure, matrix
 
 # The order of the tables, the general before the particular.
 ORDER = (
@@ -34,13 +33,6 @@ ORDER = (
     "launch_cold",
 )  # fmt: skip
 SHORTEST_DRAWN_S = 100e-9
-
-
-def pictures(evidence: Evidence) -> list[document.Picture]:
-    """Every picture that the run has figures for, the submission ladder first."""
-    curves = (anatomy(evidence), durations(evidence), single_calls(evidence))
-    drawn = (ladder(evidence), one_op(evidence), *curves, idle_gaps(evidence), waiting(evidence), between(evidence))
-    return [picture for picture in drawn if picture is not None]
 
 
 def ladder(evidence: Evidence) -> Bars | None:
@@ -179,46 +171,3 @@ def idle_gaps(evidence: Evidence) -> Table | None:
         return None
     about = "period less the duration that profilers report; one stream: all kernels of the process went into it"
     return matrix("Idle between two kernels", about, across, cells)
-
-
-def waiting(evidence: Evidence) -> Table | None:
-    """What each way to wait costs after kernels of several lengths; both levels where a row's samples have two."""
-    each = {title: launches.waits(evidence, wait) for wait, title in launches.WAITS.items()}
-    rows = {(title, length): row for title, found in each.items() for length, row in found.items()}
-    lengths = {length: axis_value("duration_ns", length) if length else "empty" for _, length in rows}
-    if len(lengths) < 2:
-        return None
-    cells = {place: row_cell(row, launches.wait_words(row)) for place, row in rows.items()}
-    about = (
-        "from the kernel's end until the wait returns, by the length of the kernel; two figures: two groups of waits"
-    )
-    return matrix("Waiting for a kernel", about, dict(sorted(lengths.items())), cells)
-
-
-SIGNALS = {
-    "same_stream": "nothing: the same stream",
-    "event": "an event, to another stream",
-    "event_timed": "an event with timing, to another stream",
-    "host_function": "a host function",
-    "write_32": "a write of 32 bits",
-    "write_64": "a write of 64 bits",
-    "wait_ready": "a wait whose value is there",
-    "wait_32": "a wait for 32 bits of the host",
-    "wait_64": "a wait for 64 bits of the host",
-    "write_wait": "a write and a wait for the answer",
-}
-INTERVALS = {"between": "kernel to kernel", "to_host": "to the host", "from_host": "from the host"}
-
-
-def between(evidence: Evidence) -> Table | None:
-    """What each signal between two kernels costs, and its way to the host and back."""
-    cells = {
-        (words, name): row_cell(row, as_time(row.value))
-        for way, words in SIGNALS.items()
-        for name in INTERVALS
-        if (row := evidence.row("launch_signals", name, way=way)) is not None
-    }
-    if not cells:
-        return None
-    about = "from the last instruction of a kernel to the first of the next; the host polls and answers at once"
-    return matrix("Between two kernels", about, INTERVALS, cells)

@@ -8,15 +8,12 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, facts_of, whole
 from microbench.analysis.stats import Row
-from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size, times
-from microbench.explain import memory_levels, memory_stream
-from microbench.explain.memory_access import contention
-from microbench.explain.memory_allocation import WAYS as ALLOCATED
-from microbench.explain.memory_allocation import costs
+from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
+from microbench.explain import memory_levels
 from microbench.report import document
 from microbench.report.curves import size_ticks, ticks, ticks_beyond
-from microbench.report.document import SERIES_TONES, Cell, Curve, Histogram, Line, Mark, Picture, Table, Tone
-from microbench.report.tables import NOTHING, limited_cell, matrix, row_cell, value_cell
+from microbench.report.document import SERIES_TONES, Cell, Curve, Histogram, Line, Mark, Table, Tone
+from microbench.report.tables import limited_cell, matrix
 
 # Bandwidth and latency over the working set, and the L2 as one SM sees it.
 
@@ -140,27 +137,24 @@ def l2_lines(evidence: Evidence) -> Histogram | None:
     return Histogram(title, about, calls.first_edge, calls.ratio, calls.counts, marks)
 
 
-# Streaming kernels by implementation and by type.
-
-DTYPES = ("fp64", "fp32", "fp16", "int8")
 SHAPE = "shape of CUDA C++"
 
 
 def by_implementation(evidence: Evidence) -> Table | None:
     """A row for each kernel, a column for each implementation, on the largest arrays; the chosen shape at the end."""
-    size_bytes, dtype = memory_stream.largest_bytes(evidence), memory_stream.main_dtype(evidence)
+    size_bytes, dtype = memory_levels.largest_bytes(evidence), memory_levels.main_dtype(evidence)
     if size_bytes is None or dtype is None:
         return None
     by_place = _by_kernel(evidence, "implementation", dtype=dtype, size_bytes=size_bytes)
     across = {
-        way: name for way, name in memory_stream.IMPLEMENTATIONS.items() if any(way == key for _, key in by_place)
+        way: name for way, name in memory_levels.IMPLEMENTATIONS.items() if any(way == key for _, key in by_place)
     }
     cells = {place: limited_cell(evidence, row, lambda row: gigabytes(row.value)) for place, row in by_place.items()}
     for kernel, _ in by_place:
-        native = by_place.get((kernel, memory_stream.NATIVE))
-        name = memory_stream.shape_of(native) if native is not None else None
+        native = by_place.get((kernel, memory_levels.NATIVE))
+        name = memory_levels.shape_of(native) if native is not None else None
         if name is not None:
-            cells[kernel, SHAPE] = Cell(memory_stream.shape_words(name), tone="quiet")
+            cells[kernel, SHAPE] = Cell(memory_levels.shape_words(name), tone="quiet")
     limits = dict.fromkeys(limit for row in by_place.values() if (limit := evidence.ceiling(row)) is not None)
     notes = tuple(f"ceiling: {gigabytes(limit.value)} GB/s, {limit.source}" for limit in limits)
     title = f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s"
@@ -170,25 +164,11 @@ def by_implementation(evidence: Evidence) -> Table | None:
     return replace(table, columns=(*table.columns[:-1], last))
 
 
-def by_dtype(evidence: Evidence) -> Table | None:
-    """A row for each kernel, a column for each type, in CUDA C++ on the largest arrays; None for one type."""
-    size_bytes = memory_stream.largest_bytes(evidence)
-    if size_bytes is None:
-        return None
-    by_place = _by_kernel(evidence, "dtype", implementation=memory_stream.NATIVE, size_bytes=size_bytes)
-    types = {dtype: dtype for dtype in DTYPES if any(dtype == key for _, key in by_place)}
-    if len(types) < 2:
-        return None
-    cells = {place: limited_cell(evidence, row, lambda row: gigabytes(row.value)) for place, row in by_place.items()}
-    title = f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s"
-    return matrix(title, "moving bytes does not depend on the type; adding and multiplying may", types, cells)
-
-
 def _by_kernel(evidence: Evidence, across: str, **params: int | str) -> dict[tuple[str, str], Row]:
     """The streaming rows with these parameters by kernel, in the order of KERNELS, and by another parameter."""
-    rows = memory_stream.streams(evidence, **params)
+    rows = memory_levels.streams(evidence, **params)
     by_place = {(str(row.params.get("kernel")), str(row.params.get(across))): row for row in rows}
-    return {place: row for kernel in memory_stream.KERNELS for place, row in by_place.items() if place[0] == kernel}
+    return {place: row for kernel in memory_levels.KERNELS for place, row in by_place.items() if place[0] == kernel}
 
 
 # The order of the tables: rates, levels, what reaches them, other accesses, costs.
@@ -200,14 +180,6 @@ ORDER = (
 FEWEST_DRAWN = 3
 # The share of the best rate that counts as enough bytes in flight.
 ENOUGH = 0.9
-
-
-def pictures(evidence: Evidence) -> list[Picture]:
-    """Every picture that the run has figures for."""
-    levels = (hierarchy(evidence), latencies(evidence), under_load(evidence), l2_lines(evidence), in_flight(evidence))
-    tables = (additions(evidence), allocations(evidence), energies(evidence))
-    drawn = (by_implementation(evidence), by_dtype(evidence), *levels, *tables)
-    return [picture for picture in drawn if picture is not None]
 
 
 def in_flight(evidence: Evidence) -> Curve | None:
@@ -240,64 +212,3 @@ def in_flight(evidence: Evidence) -> Curve | None:
     x_ticks, y_ticks = size_ticks(smallest, min(largest, 1 << 24), first=6), ticks_beyond(most, "B/s")
     inside = tuple(sorted((one for one in marks if smallest < one.at < largest), key=lambda one: one.at))
     return Curve(title, about, below, tuple(lines), x_ticks, y_ticks, y_log=False, marks=inside)
-
-
-def additions(evidence: Evidence) -> Table | None:
-    """Atomic additions to one word for all threads, one per warp and one per thread, and the cost of sharing."""
-    pairs = contention(evidence)
-    if not pairs:
-        return None
-    rows = tuple(
-        (
-            Cell(f"{one.dtype}, {one.space}", tone="strong"),
-            row_cell(one.same),
-            row_cell(evidence.row("memory_atomic", "additions", space=one.space, dtype=one.dtype, spread="warp")),
-            row_cell(one.spread),
-            Cell(times(one.factor), tone="strong"),
-        )
-        for one in pairs
-    )
-    columns = document.columns("", "one word", "one per warp", "one per thread", "factor", drop={"one per warp": 1})
-    about = "by all threads, result unused; in shared memory one word means one for each block"
-    return Table("Atomic additions per second", about, columns, rows)
-
-
-def allocations(evidence: Evidence) -> Table | None:
-    """What an allocation costs: a row for each allocator and size; the first one, later ones, and freeing."""
-    allocated = costs(evidence)
-    if not allocated:
-        return None
-    rows = tuple(
-        (
-            Cell(ALLOCATED[one.way], tone="strong"),
-            Cell(size(one.size_bytes)),
-            value_cell(one.first, lambda row: as_time(row.value), "quiet"),
-            Cell(as_time(one.later.value), tone="strong"),
-            value_cell(one.free, lambda row: as_time(row.value)),
-        )
-        for one in allocated
-    )
-    columns = document.columns("allocator", "block", "first", "later", "free", drop={"first": 1})
-    about = "host time; first: the first of that size, from an empty pool"
-    return Table("What an allocation costs", about, columns, rows)
-
-
-def energies(evidence: Evidence) -> Table | None:
-    """Power under each load, the energy of a byte, and the part of it above idle."""
-    idle = evidence.row("memory_energy", "power", load="idle")
-    by_load: dict[str, tuple[Cell, ...]] = {}  # of each load the largest arrays
-    for row in sorted(evidence.rows("memory_energy", "energy"), key=lambda row: whole(row, "size_bytes")):
-        load = str(row.params.get("load"))
-        power = evidence.row("memory_energy", "power", load=load, size_bytes=whole(row, "size_bytes"))
-        if power is not None and row.value > 0:
-            share = 1 - idle.value / power.value if idle is not None else 0.0
-            above = Cell(quantity(row.value * share, "J/B")) if share > 0 else NOTHING
-            watts, joules = quantity(power.value, "W"), quantity(row.value, "J/B")
-            by_load[load] = (Cell(load, tone="strong"), Cell(watts), Cell(joules, tone="strong"), above)
-    if not by_load:
-        return None
-    rows = [*by_load.values()]
-    if idle is not None:
-        rows.append((Cell("idle", tone="strong"), Cell(quantity(idle.value, "W")), NOTHING, NOTHING))
-    columns = document.columns("load", "power", "a byte", "above idle")
-    return Table("Energy of a byte", "two seconds of one kernel, by the GPU's energy counter", columns, tuple(rows))
