@@ -20,9 +20,8 @@ GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"
 LONG_NS = 10_000
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """A step of short and of long kernels as stream and as graph, the calls, and the cost of a graph."""
-    known = TopicFigures(evidence)
     gains, made = kernel_counts(evidence), [nodes for nodes, _ in curve_of(evidence, "instantiate")]
     kernels = usual_kernels([nodes for nodes in gains if nodes in made] or gains or made)
     known.parameter("kernels", "kernels in a step", kernels, count, GAIN, "kernels")
@@ -50,7 +49,6 @@ def figures(evidence: Evidence) -> TopicFigures:
         "replays", "replays until the graph pays", "making / saved, rounded up", counted("replay", "replays"),
         paid_after, "making", "saved",
     )  # fmt: skip
-    return known
 
 
 def _gain(known: TopicFigures, evidence: Evidence, name: str, pair: Pair | None) -> None:
@@ -75,7 +73,7 @@ TOPIC = Topic(
     title="What a CUDA Graph gains",
     about="what a replay saves, what a graph costs, when it has paid",
     suites=("launch", "graph"),
-    figures=figures,
+    collect=figures,
     needs=("gain_short", "making"),
     related=("launch", "traffic", "queue"),
     commands=(PREDICT,),

@@ -16,9 +16,8 @@ PRICES = {
 FAST_ENOUGH = 1 - links.PAGEABLE_LOSS
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """Copies of both kinds of memory at one size, the price of that size, and the size of a fast copy."""
-    known = TopicFigures(evidence)
     rates = {
         (direction, memory): dict(links.copies(evidence, links.HOST, direction, memory))
         for direction in links.DIRECTIONS
@@ -51,7 +50,6 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.fitted(
         "half", "half the bandwidth from", "T = a + V / b, at a × b", about_size, half, rests_on(*fitted), COPY
     )
-    return known
 
 
 TOPIC = Topic(
@@ -59,7 +57,7 @@ TOPIC = Topic(
     title="Pinned memory",
     about="what pageable copies lose, and when pinned memory has paid",
     suites=("link",),
-    figures=figures,
+    collect=figures,
     needs=("share_h2d",),
     related=("topology", "traffic"),
     text="""

@@ -13,9 +13,8 @@ TRAFFIC, COST = "launch_traffic", "launch_cost"
 GRAPHS = (100, 1000, 10, 1)
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """Bytes a launch, a byte of arguments and a replay; what that is of the link."""
-    known = TopicFigures(evidence)
     for slot, metric, way in (("received", "received", "to the GPU"), ("sent", "sent", "back")):
         what = f"a launch moves {way}"
         known.measured(slot, what, TRAFFIC, metric, work="launch", duration_ns=0, argument_bytes=0)
@@ -41,7 +40,6 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.parameter("nodes", "kernels of the graph", nodes, count, TRAFFIC, "work")
     known.computed("one_by_one", "launched one by one", "received × kernels", in_unit("B"), mul, "received", "nodes")
     known.measured("checked", "counted for each byte of a copy", TRAFFIC, "received_per_byte", work="pinned_h2d")
-    return known
 
 
 def _pace(launches_per_s: float) -> str:
@@ -53,7 +51,7 @@ TOPIC = Topic(
     title="What launches move over the link",
     about="the bytes a launch moves over the link: latency, or bandwidth?",
     suites=("launch",),
-    figures=figures,
+    collect=figures,
     needs=("received",),
     related=("launch", "topology", "pinned"),
     text="""

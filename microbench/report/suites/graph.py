@@ -158,9 +158,8 @@ def deciders(evidence: Evidence) -> Bars | None:
     iterations = [row for row in evidence.rows("graph_nodes", "iteration") if row.value > 0]
     if len(iterations) < 2:
         return None
-    titled = [(graph_facts.title(row), row) for row in sorted(iterations, key=lambda row: row.value)]
-    bars = tuple(
-        Bar(title, row.value, None, (figure(row),), "second" if title.startswith("device") else "first")
-        for title, row in titled
-    )
-    return Bars("An iteration, by who decides on the next one", "one kernel each", (Column("iteration"),), bars)
+    bars = []
+    for row in sorted(iterations, key=lambda row: row.value):
+        title = graph_facts.title(row)
+        bars.append(Bar(title, row.value, None, (figure(row),), "second" if title.startswith("device") else "first"))
+    return Bars("An iteration, by who decides on the next one", "one kernel each", (Column("iteration"),), tuple(bars))

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -10,17 +10,15 @@ from microbench.analysis.evidence import Evidence, facts_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import memory_levels
+from microbench.explain.memory_levels import Plateau
 from microbench.report import document
 from microbench.report.curves import size_ticks, ticks, ticks_beyond
 from microbench.report.document import SERIES_TONES, Cell, Curve, Histogram, Line, Mark, Table, Tone
 from microbench.report.tables import limited_cell, matrix
 
-# Bandwidth and latency over the working set, and the L2 as one SM sees it.
-
 FEWEST_LEVEL_SIZES = 5
 LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
 QUIET: Tone = "quiet"
-Levels = dict[str, memory_levels.Plateau]  # by the words for each level's line
 HEADROOM = 1.6
 # Of marks closer together than this ratio only one is drawn.
 APART = 1.05
@@ -29,48 +27,44 @@ APART = 1.05
 def hierarchy(evidence: Evidence) -> Curve | None:
     """Bandwidth over the working set: L1, L2 and DRAM named with their figures, where each ends, the L2's size."""
     points = memory_levels.footprints(evidence, "memory_levels", memory_levels.BANDWIDTH)
-    levels = memory_levels.bandwidth_levels(evidence)
-    if len(points) < FEWEST_LEVEL_SIZES:
-        return None
-    by_clock = {one.name: one.value for one in memory_levels.bandwidth_levels(evidence, memory_levels.PER_CLOCK)}
-    names = {
-        f"{one.name} {memory_levels.up_to(one)}{quantity(one.value, 'B/s')}"
-        + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else ""): one
-        for one in levels
-    }
-    marks = [
-        Mark(float(one.last_bytes), f"{one.name} to {size(one.last_bytes)}")
-        for one in memory_levels.ends(points, levels)
-    ]
+    levels, clocked = (
+        memory_levels.bandwidth_levels(evidence, metric)
+        for metric in (memory_levels.BANDWIDTH, memory_levels.PER_CLOCK)
+    )
+    words = {one.name: f"{memory_levels.up_to(one)}{quantity(one.value, 'B/s')}" for one in levels}
+    ends = memory_levels.ends(points, levels)
+    marks = [Mark(float(one.last_bytes), f"{one.name} to {size(one.last_bytes)}") for one in ends]
     about = "all SMs read the same working set repeatedly"
     shared = memory_levels.shared_row(evidence, "memory_levels", memory_levels.BANDWIDTH)
     if shared is not None:
         about += f"; from shared memory {quantity(shared.value, 'B/s')}"
-        clocked = memory_levels.shared_row(evidence, "memory_levels", memory_levels.PER_CLOCK)
-        about += f", {quantity(clocked.value, 'B/clk/SM')}" if clocked is not None else ""
+        of_clock = memory_levels.shared_row(evidence, "memory_levels", memory_levels.PER_CLOCK)
+        about += f", {quantity(of_clock.value, 'B/clk/SM')}" if of_clock is not None else ""
     together = memory_levels.answered_together(points, levels)
     if together:
         about += f"; above the L2's line up to {size(together[-1][0])}: one answer for several SMs"
-    return _curve("Bandwidth over the working set", about, points, names, _with_l2(evidence, marks, points))
+    names = _named(levels, words, clocked, "B/clk/SM")
+    return _curve(evidence, "Bandwidth over the working set", about, points, names, marks)
 
 
 def latencies(evidence: Evidence) -> Curve | None:
     """The time of one dependent read over the working set: levels named, reaches of translation caches marked."""
     points = memory_levels.footprints(evidence, "memory_latency", memory_levels.LATENCY)
-    levels = memory_levels.latency_levels(evidence)
-    if len(points) < FEWEST_LEVEL_SIZES:
-        return None
-    cycles = {one.name: one.value for one in memory_levels.latency_levels(evidence, memory_levels.CYCLES)}
-    names = {
-        f"{one.name} {as_time(one.value)}"
-        + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else ""): one
-        for one in levels
-    }
+    levels, cycles = (
+        memory_levels.latency_levels(evidence, metric) for metric in (memory_levels.LATENCY, memory_levels.CYCLES)
+    )
     marks = [Mark(reach_bytes, f"TLB reach {about_size(reach_bytes)}") for reach_bytes in memory_levels.steps(evidence)]
     shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
     about = "one thread, in which each read waits for the one before it"
     about += f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
-    return _curve("Latency over the working set", about, points, names, _with_l2(evidence, marks, points))
+    names = _named(levels, {one.name: as_time(one.value) for one in levels}, cycles, "cycle")
+    return _curve(evidence, "Latency over the working set", about, points, names, marks)
+
+
+def _named(levels: list[Plateau], words: Mapping[str, str], others: list[Plateau], unit: str) -> dict[str, Plateau]:
+    """Each level by the words for its line: with its figure, and with its figure in another unit if there is one."""
+    also = {one.name: f", {quantity(one.value, unit)}" for one in others}
+    return {f"{one.name} {words[one.name]}{also.get(one.name, '')}": one for one in levels}
 
 
 def under_load(evidence: Evidence) -> Curve | None:
@@ -96,30 +90,32 @@ def under_load(evidence: Evidence) -> Curve | None:
     return Curve(title, about, below, tuple(lines), x_ticks, y_ticks, x_log=False, y_log=False)
 
 
-def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_levels.Point]) -> tuple[Mark, ...]:
-    """The marks within the curve, and one for the reported size of the L2 unless a mark is close to it."""
+def _curve(
+    evidence: Evidence,
+    title: str,
+    about: str,
+    points: Sequence[memory_levels.Point],
+    levels: Mapping[str, Plateau],
+    marks: Sequence[Mark],
+) -> Curve | None:
+    """The whole curve in a quiet tone, with the points of each level over it in a colour; the marks within it, and one
+    for the reported size of the L2 unless a mark is close to it."""
+    if len(points) < FEWEST_LEVEL_SIZES:
+        return None
     reported, first, last = memory_levels.l2_bytes(evidence), points[0][0], points[-1][0]
     inside = [mark for mark in marks if first < mark.at < last]
     if reported and first < reported < last and not any(1 / APART < mark.at / reported < APART for mark in inside):
         inside.append(Mark(reported, f"L2 is {size(reported)}"))
-    return tuple(sorted(inside, key=lambda mark: mark.at))
-
-
-def _curve(
-    title: str, about: str, points: Sequence[memory_levels.Point], levels: Levels, marks: tuple[Mark, ...]
-) -> Curve:
-    """The whole curve in a quiet tone, with the points of each level over it in a colour."""
-    drawn = [(name, level.points, LEVEL_TONES[level.name]) for name, level in levels.items()]
     values = [row.value for _, row in points]
     low, high, unit = min(values) / HEADROOM, max(values) * HEADROOM, points[0][1].metric.unit
     # Ticks of each half of the logarithmic axis: over the whole axis they might be powers of ten only.
     middle = math.sqrt(low * high)
     y_ticks = {mark.at: mark for half in ((low, middle), (middle, high)) for mark in ticks(*half, True, unit)}
-    lines = tuple(
-        Line(name, tuple((x, row.value) for x, row in each), tone) for name, each, tone in (*drawn, ("", points, QUIET))
-    )
-    x_ticks = size_ticks(points[0][0], points[-1][0], every=3, first=14)
-    return Curve(title, about, "working set", lines, x_ticks, tuple(y_ticks[at] for at in sorted(y_ticks)), marks=marks)
+    drawn = [*((name, level.points, LEVEL_TONES[level.name]) for name, level in levels.items()), ("", points, QUIET)]
+    lines = tuple(Line(name, tuple((x, row.value) for x, row in each), tone) for name, each, tone in drawn)
+    x_ticks, by_place = size_ticks(first, last, every=3, first=14), tuple(sorted(inside, key=lambda mark: mark.at))
+    ordered = tuple(y_ticks[at] for at in sorted(y_ticks))
+    return Curve(title, about, "working set", lines, x_ticks, ordered, marks=by_place)
 
 
 def l2_lines(evidence: Evidence) -> Histogram | None:
