@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import rows
-from microbench.core.model import Fact, Outcome, Run
+from microbench.core.model import Outcome, Run
 from microbench.explain import link_facts as links
 from microbench.explain import rules
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
@@ -49,7 +49,7 @@ def test_facts_are_read_by_kind() -> None:
     assert facts.now == links.Speed(5, 16)
     assert [hop.kind for hop in facts.hops()][-1] == "root port"
     assert facts.topology() == {"gpu1": "PIX", "mlx5_0": "NODE"}
-    odd = links.LinkFacts([Fact("generation_now", True), Fact("lanes_now", 16), Fact("acs", 1), Fact("root", 3)])
+    odd = links.LinkFacts(generation_now=True, lanes_now=16, acs=1, root=3)
     assert odd.now is None
     assert odd.flag("acs") is None
     assert odd.text("root") is None

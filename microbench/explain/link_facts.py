@@ -1,11 +1,11 @@
 """Facts about a GPU's link, in SI units: its state and path, copies over it, kernels on host memory, other GPUs.
 
-link_causes.py draws causes of slow copies from them; the other link files turn them into findings.
+The other link files turn them into findings.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from microbench.analysis.evidence import Evidence, facts_of, paid_after, whole
 from microbench.analysis.fits import Line, line
 from microbench.analysis.limits import COMPLETION_HEADER_BYTES, WRITE_HEADER_BYTES
 from microbench.analysis.stats import Row
-from microbench.core.model import Fact, Scalar, pcie_raw_rate
+from microbench.core.model import Scalar, pcie_raw_rate
 
 DIRECTIONS = {"h2d": "to the GPU", "d2h": "from the GPU"}
 
@@ -56,28 +56,19 @@ class Hop(NamedTuple):
     most: Speed | None
 
 
-class LinkFacts:
+class LinkFacts(dict[str, Scalar]):
     """Facts by name. Every look-up returns None for an unknown or missing fact, and for one of another type."""
 
-    def __init__(self, facts: Iterable[Fact]) -> None:
-        self._facts = {fact.name: fact.value for fact in facts}
-
-    def __bool__(self) -> bool:
-        return bool(self._facts)
-
-    def value(self, name: str) -> Scalar:
-        return self._facts.get(name)
-
     def number(self, name: str) -> int | None:
-        value = self.value(name)
+        value = self.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def flag(self, name: str) -> bool | None:
-        value = self.value(name)
+        value = self.get(name)
         return value if isinstance(value, bool) else None
 
     def text(self, name: str) -> str | None:
-        value = self.value(name)
+        value = self.get(name)
         return value if isinstance(value, str) else None
 
     def speed(self, generation: str, lanes: str) -> Speed | None:
@@ -102,7 +93,7 @@ class LinkFacts:
 
     def risen(self) -> dict[str, int]:
         """By how much each error counter rose while the link was busy; counters that did not rise are omitted."""
-        counts = {name.removesuffix(RISEN): self.number(name) for name in self._facts if name.endswith(RISEN)}
+        counts = {name.removesuffix(RISEN): self.number(name) for name in self if name.endswith(RISEN)}
         return {name: count for name, count in counts.items() if count}
 
     def damaging(self) -> dict[str, int]:
@@ -111,12 +102,12 @@ class LinkFacts:
 
     def topology(self) -> dict[str, str]:
         """The topology class of each other device: "gpu1" -> "PIX"."""
-        classes = {name: self.text(name) for name in self._facts if name.startswith(TOPOLOGY)}
+        classes = {name: self.text(name) for name in self if name.startswith(TOPOLOGY)}
         return {name.removeprefix(TOPOLOGY): words for name, words in classes.items() if words}
 
     def hops(self) -> list[Hop]:
         """The path from the GPU upwards as far as it is known."""
-        known = takewhile(lambda index: f"hop{index}_bus_id" in self._facts, range(MOST_HOPS))
+        known = takewhile(lambda index: f"hop{index}_bus_id" in self, range(MOST_HOPS))
         return [
             Hop(
                 bus_id=self.text(f"hop{index}_bus_id") or "",
@@ -143,7 +134,7 @@ def link_facts(evidence: Evidence) -> LinkFacts:
             most[fact.name], newest[fact.name] = fact.value, fact
         elif fact.name == UNDER_LOAD and fact.value is False:
             newest[fact.name] = fact
-    return LinkFacts(newest.values())
+    return LinkFacts((fact.name, fact.value) for fact in newest.values())
 
 
 def gpu_speed(evidence: Evidence, facts: LinkFacts) -> Speed | None:

@@ -93,7 +93,7 @@ def device_paths(evidence: Evidence) -> list[DevicePath]:
         near, narrowest = classes.get(name), facts.speed(f"{prefix}generation", f"{prefix}lanes")
         if near is None or near not in NEAREST_FIRST or narrowest is None or not narrowest.raw_rate:
             continue
-        port = facts.value(f"{prefix}port_bytes_per_s")
+        port = facts.get(f"{prefix}port_bytes_per_s")
         redirected = near in BY_SWITCHES and facts.flag(f"{prefix}acs") is True
         found.append(
             DevicePath(
