@@ -95,7 +95,7 @@ def pausing(*names: str) -> Recorder:
         (("load", "load"), "The program's own work between", "No graph shortens that.", "Prepare data ahead"),
         (
             ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "aten::div"),
-            "The program's own work between", "No graph shortens that.", "Give it more workers",
+            "The program's own work between", "No graph shortens that.", "Give it workers",
         ),
     ],
 )  # fmt: skip

@@ -14,6 +14,7 @@ from microbench.diagnosis.idle import BETWEEN, MANAGED, Idle
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
 LOADER = "the data loader"
+AWAITS = f"{WAITING}for {LOADER}"  # whose workers are other processes
 LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
@@ -27,7 +28,7 @@ PARTS = (
     ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
     ("torch/utils/data/", LOADER), ("torch/_dynamo/", "torch.compile"),
     ("torch/_inductor/", "torch.compile"), ("torch/_functorch/", "torch.compile"),
-    ("enumerate(DataLoader)", LOADER), ("main thread at ", ELSEWHERE),
+    ("enumerate(DataLoader)#_Multi", AWAITS), ("enumerate(DataLoader)", LOADER), ("main thread at ", ELSEWHERE),
 )  # fmt: skip
 
 
@@ -41,7 +42,8 @@ HELPS = {
     **dict.fromkeys(SUBMITTERS, "a graph or torch.compile saves it"),
     "torch.optim": "fused=True, or a graph of the whole step",
     "torch.compile": "mode='reduce-overhead' replays graphs",
-    LOADER: "more workers, pin_memory=True, a larger prefetch_factor",
+    LOADER: "workers (num_workers=), so that other processes do it ahead",
+    AWAITS: "more workers (num_workers=), or less work for each item",
     GARBAGE: "gc.freeze() after the warm-up, or fewer objects",
     **dict.fromkeys(("jax", "jaxlib", "flax", "optax"), "several steps in one jitted function"),
     "cupy": "a graph saves it: stream.begin_capture()",
@@ -121,6 +123,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     found: tuple[str, str] | None = None
     for place, name in reversed(list(enumerate(names))):
         if found is None and (waits := _waits(name)):
+            if any("_MultiProcessingDataLoaderIter" in outer for outer in names[:place]):
+                return AWAITS, name.partition(" at ")[2] or name
             return (place and _waits(names[place - 1])) or waits, name  # a read of a connection is of a pipe
         if name.startswith("<built-in "):
             continue

@@ -13,7 +13,17 @@ import numpy.typing as npt
 
 from microbench.core.ops import LOOP_LAYER
 from microbench.diagnosis.events import stream_waits
-from microbench.diagnosis.host_time import DOINGS, Doing, by_name, called_from, doing, overlaps, slices, without_number
+from microbench.diagnosis.host_time import (
+    DOINGS,
+    Doing,
+    Slices,
+    by_name,
+    called_from,
+    doing,
+    overlaps,
+    slices,
+    without_number,
+)  # fmt: skip
 from microbench.diagnosis.owners import owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps
 from microbench.diagnosis.turns import loops_of
@@ -306,17 +316,17 @@ def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
 
 
 def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], float | None]:
-    """The calls of ``steps.every`` steps: their means over all steps that are alike, otherwise those of the steps whose
-    length is nearest to the mean. Also ``paced_s`` of Recorded."""
+    """The calls of ``steps.every`` steps: their means over all steps that are alike, otherwise those of the steps that
+    are nearest to the mean in length and in the time of each owner. Also ``paced_s`` of Recorded."""
     begins = steps.calls[:: steps.every]
     lengths = np.diff(begins)
+    table, work = trace.calls, trace.work
+    of = {thread: slices(trace, thread) for thread in np.unique(table["thread"][begins[0] : begins[-1] + 1]).tolist()}
     if steps.likeness >= ALIKE and np.all(lengths == lengths[0]):
         chosen = begins[:-1]
     else:
-        each = np.diff(steps.begins_ns[:: steps.every])
-        nearest = int(np.argmin(np.abs(each - each.mean())))
+        nearest = _nearest(of, steps.begins_ns[:: steps.every])
         chosen, lengths = begins[nearest : nearest + 1], lengths[nearest : nearest + 1]
-    table, work = trace.calls, trace.work
     ended = np.maximum.accumulate(np.concatenate([table["begin_ns"][:1], table["end_ns"]]))[:-1]
     before = np.maximum(table["begin_ns"] - ended, 0)
     own = np.maximum(table["end_ns"] - np.maximum(table["begin_ns"], ended), 0)
@@ -339,9 +349,9 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
         before[rows[0, 0]] = max(int(table["begin_ns"][rows[0, 0]] - steps.begins_ns[0]), 0)
     before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
     paused = before_s > PAUSE_S
-    period_s = (table["begin_ns"][behind[:, 0]] - table["begin_ns"][rows[:, 0]]) * 1e-9
-    paced_s = _paced(before[behind][:, paused].sum(axis=1) * 1e-9, period_s)
-    owned = _owned(trace, behind, before)
+    pausing_s = np.append(0, np.cumsum(np.where(before > PAUSE_S * 1e9, before, 0)))[begins + 1] * 1e-9
+    paced_s = _paced(np.diff(pausing_s), np.diff(table["begin_ns"][begins]) * 1e-9)
+    owned = _owned(trace, of, behind, before)
     calls = []
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)
@@ -353,22 +363,43 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     return calls, None if paced_s is None else paced_s / steps.every
 
 
+def _nearest(of: Mapping[int, Slices], edges_ns: npt.NDArray[np.int64]) -> int:
+    """The place of the steps between these edges that are nearest to the mean: in length and in the host's time between
+    calls by owners and threads."""
+    times = [np.diff(edges_ns).astype(float)]
+    for slices_of in of.values():
+        parts = overlaps(slices_of, edges_ns[:-1], edges_ns[1:])
+        owners, numbers = _owners(slices_of, parts.slice)
+        cells = numbers * len(times[0]) + parts.interval
+        cells, ns = cells[numbers != NONE], parts.ns[numbers != NONE]
+        times += list(np.bincount(cells, ns, len(owners) * len(times[0])).reshape(len(owners), -1))
+    return int(np.argmin(sum(np.abs(one - one.mean()) for one in times)))
+
+
+def _owners(of: Slices, places: npt.NDArray[np.int64]) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The owners of host code between calls, and for each of these slices the number of its owner, or NONE."""
+    paths, place = np.unique(of.path[places], return_inverse=True)
+    names = [owner_of(of.stacks[one])[0] for one in paths.tolist()]
+    owners = list(dict.fromkeys(names))
+    numbers = np.array([owners.index(name) for name in names], np.int64)[place.ravel()]
+    return owners, np.where(of.doing[places] == DOINGS.index("between"), numbers, NONE)
+
+
 def _owned(
-    trace: Trace, rows: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
+    trace: Trace, of: Mapping[int, Slices], rows: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[np.float64]]:
     """The owners of the ns ``before`` the calls in these places, a row a step: the mean in s for each column."""
-    calls, owners, found = trace.calls[rows], dict[str, int](), np.zeros((0, rows.shape[1]))
+    calls, found = trace.calls[rows], dict[str, npt.NDArray[np.float64]]()
     for thread in np.unique(calls["thread"]).tolist():
-        of, here = slices(trace, thread), calls["thread"] == thread
+        here = calls["thread"] == thread
         ends, columns = calls["begin_ns"][here], np.nonzero(here)[1]
-        parts = overlaps(of, ends - before[rows][here], ends)
-        between = of.doing[parts.slice] == DOINGS.index("between")
-        paths, place = np.unique(of.path[parts.slice][between], return_inverse=True)
-        numbers = np.array([owners.setdefault(owner_of(of.stacks[one])[0], len(owners)) for one in paths], np.int64)
-        cells = numbers[place.ravel()] * rows.shape[1] + columns[parts.interval[between]]
-        found = np.concatenate([found, np.zeros((len(owners) - len(found), rows.shape[1]))])
-        found += np.bincount(cells, parts.ns[between], found.size).reshape(found.shape)
-    return {owner: found[number] * 1e-9 / len(rows) for owner, number in owners.items()}
+        parts = overlaps(of[thread], ends - before[rows][here], ends)
+        owners, numbers = _owners(of[thread], parts.slice)
+        for number, owner in enumerate(owners):
+            own = numbers == number
+            ns = np.bincount(columns[parts.interval[own]], parts.ns[own], rows.shape[1])
+            found[owner] = found.get(owner, 0.0) + ns * 1e-9 / len(rows)
+    return found
 
 
 def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64]) -> float | None:
@@ -382,8 +413,8 @@ def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64])
     rest_s = period_s - pauses_s
     first, second = np.triu_indices(len(rest_s), 1)
     apart_s = rest_s[second] - rest_s[first]
-    known = apart_s != 0
-    if len(rest_s) < FEWEST_PACED or not known.any():
+    known = np.abs(apart_s) > 1e-9
+    if len(rest_s) < FEWEST_PACED or 2 * np.count_nonzero(known) <= len(known):
         return None
     slopes = (pauses_s[second] - pauses_s[first])[known] / apart_s[known]
     return float(np.median(period_s)) if np.median(slopes) <= -PACED else None

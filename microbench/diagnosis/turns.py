@@ -25,13 +25,15 @@ AT_ONCE, STRETCHES = 10, 8  # turns whose mean is one time of a step, and how ma
 
 class Turns(NamedTuple):
     """A loop that submits work: where it is, the ends in ns of all its turns in the trace and of those that follow one
-    another, how many calls submit in each of the latter, and the median time of a turn in s, recorded or not."""
+    another, how many calls submit in each of the latter, and in all usual turns together, and the median time of a
+    turn in s, recorded or not."""
 
     place: str
     own: bool
     all_ns: IntArray
     ends_ns: IntArray
     submits: IntArray
+    all_submits: int
     turn_s: float
     cut: bool  # of a fast loop only some turns are noted
 
@@ -54,12 +56,14 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
         if not len(times_ns):
             continue
         turn_ns = float(np.median(times_ns))
-        stretch = max(_stretches(inside, LONGEST * turn_ns), key=len)
-        submits = np.diff(np.searchsorted(submits_ns, stretch["at_ns"]))
+        stretches = _stretches(inside, LONGEST * turn_ns)
+        each = [np.diff(np.searchsorted(submits_ns, one["at_ns"])) for one in stretches]
+        stretch, submits = max(zip(stretches, each, strict=True), key=lambda one: len(one[0]))
         if not len(submits) or np.median(submits) >= 1:
             cut = bool(inside["last"].any())  # the longest stretch may end before, where the program did not run
             all_ns, ends_ns = inside["at_ns"], stretch["at_ns"]
-            found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, turn_ns * 1e-9, cut))
+            all_submits = sum(int(one.sum()) for one in each)
+            found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, all_submits, turn_ns * 1e-9, cut))
     return sorted(found, key=lambda one: -one.turn_s)
 
 
@@ -97,7 +101,7 @@ def _covered(names: IntArray, loop: Turns) -> bool:
     turn = int(np.median(loop.submits))
     if loop.cut and 0 < turn < len(names):
         return bool(np.mean(names[:-turn] == names[turn:]) >= COVERED)
-    return bool(loop.submits.sum() >= COVERED * len(names))
+    return loop.all_submits >= COVERED * len(names)
 
 
 def _is_iteration(outer: Turns, inner: Turns) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import HELD
 from microbench.diagnosis.idle import BETWEEN, Cause, said
-from microbench.diagnosis.owners import FRAMEWORK, HELPS, LOADER, LOCK, NAMELESS, WAITING, Owner, owners
+from microbench.diagnosis.owners import AWAITS, FRAMEWORK, HELPS, LOADER, LOCK, NAMELESS, WAITING, Owner, owners
 from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
 from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Processor, Trace, name_of
@@ -37,6 +37,7 @@ SUITE = "diagnose"
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 LONGEST_NAME = 60
+OWN_WORK = "the program's own work"
 FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
@@ -189,7 +190,10 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "wait-bound" and (waits := sum(one.count for one in blockers if one.why == "waits for the GPU")):
         title += f", because the host waits {counted(max(round(waits), 1), 'time')} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
-        title += f", because the program's own work takes {as_time(_own_s(diagnosis))} of it"
+        most = _pausing(diagnosis, diagnosis.recorded)
+        waits = most is not None and most.name.startswith(WAITING)
+        what, own_s = (plain(most.name), most.seconds) if most is not None and waits else (OWN_WORK, _own_s(diagnosis))
+        title += f", because {what} takes {as_time(each(diagnosis, own_s) if waits else own_s)} of it"
     yield Finding(
         rule="diagnose.bound",
         severity=severity,
@@ -573,35 +577,50 @@ def _own_s(diagnosis: Diagnosis) -> float:
     return min(recorded.pauses_s, each(diagnosis, idle.causes[BETWEEN]))
 
 
+def _pausing(diagnosis: Diagnosis, recorded: Recorded) -> Owner | None:
+    """Who has more than half of the step's pauses, with all its time between calls; None where nobody has."""
+    each_s = {name: _paused_s(recorded, (name,)) for name in recorded.owned if name != NAMELESS}
+    name = max(each_s, key=lambda one: each_s[one], default=NAMELESS)
+    if diagnosis.idle is None or 2 * each_s.get(name, 0.0) <= recorded.pauses_s:
+        return None
+    return next((one for one in owners(diagnosis.idle) if one.name == name), None)
+
+
+def _paused_s(recorded: Recorded, owners_: Collection[str]) -> float:
+    """The time in s of a step's pauses that these owners have."""
+    places = recorded.changes.get("pauses", {})
+    found = (of[at] for name, of in recorded.owned.items() if name in owners_ for at in of if at in places)
+    return sum(found) / recorded.steps
+
+
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
     step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
-    places = recorded.changes.get("pauses", {})
-    within_s = {name: sum(of[at] for at in of if at in places) for name, of in recorded.owned.items()}
-    name = max(within_s, key=lambda one: within_s[one], default=NAMELESS)
-    half_s, whose = recorded.pauses_s * recorded.steps / 2, ""
-    submits = sum(seconds for owner, seconds in within_s.items() if owner in FRAMEWORK) > half_s
-    most = next((one for one in owners(diagnosis.idle) if one.name == name), None) if diagnosis.idle else None
-    if most is not None and name != NAMELESS and within_s[name] > half_s:
-        within = "" if name.startswith(WAITING) else "in "
-        whose = f", most of it {within}{plain(name)}: {plain(most.most, LONGEST_NAME)}"
+    submits = 2 * _paused_s(recorded, FRAMEWORK) > recorded.pauses_s
+    most = _pausing(diagnosis, recorded)
     removed = next((one for one in diagnosis.remedies if one.name == "pauses"), None)
     gain = f"; without it a step is {times(removed.speedup)} as fast" if removed is not None else ""
-    what = "Pauses between launches take" if submits else "The program's own work between launches takes"
+    what = "Pauses between launches take" if submits else f"{OWN_WORK[0].upper()}{OWN_WORK[1:]} between launches takes"
+    title = f"{what} {as_time(pauses_s)} of each step"
     change = "Prepare data ahead of the step in another process or thread; if one does, make that one faster"
-    if recorded.paced_s is not None:
-        change = f"It waits for what comes every {as_time(recorded.paced_s)}: more workers help a loader; a camera or "
-        change += "a timer sets the pace"
-    elif name == LOADER and whose:
-        change = f"Give it {HELPS[LOADER]}"
+    pace = f"every {as_time(recorded.paced_s)}, and no graph changes that" if recorded.paced_s else ""
+    if most is not None and most.name.startswith(WAITING):
+        place = plain(most.most, LONGEST_NAME)
+        title = f"{plain(most.name).capitalize()} takes {as_time(each(diagnosis, most.seconds))} of each step: {place}"
+    elif most is not None:
+        title += f", most of it in {plain(most.name)}: {plain(most.most, LONGEST_NAME)}"
+    if most is not None and most.name in (AWAITS, LOADER):
+        change = f"{f'A batch comes {pace}. ' if pace else ''}Give it {HELPS[most.name]}"
+    elif pace:
+        change = f"It waits for what comes {pace}: more workers help a loader; a camera or a timer sets the pace"
     elif submits:
         change = "Do on the GPU what of it computes on the CPU; a graph saves what only prepares work of the GPU"
     yield Finding(
         rule="diagnose.pauses",
         severity="note" if submits and diagnosis.bound != "host-bound" else "advice",
-        title=f"{what} {as_time(pauses_s)} of each step{whose}{gain}",
+        title=title + gain,
         text="The host calls nothing of CUDA for more than 1 ms. " + ("" if submits else "No graph shortens that."),
         threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step, "
         "while the GPU idles",
