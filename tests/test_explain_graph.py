@@ -8,7 +8,7 @@ from read_findings import by_rule, evidence
 from microbench.analysis.evidence import Finding
 from microbench.analysis.graph_steps import usual_kernels
 from microbench.core.model import Run
-from microbench.explain import graph_facts as graphs
+from microbench.explain import graph_rules as graphs
 from microbench.explain.graph_rules import AROUND, Cost, equal_at
 from microbench.model.fit import fit
 from microbench.model.graph_pairs import Pair, pairs

@@ -8,8 +8,7 @@ from read_findings import by_rule, check, evidence
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.model import Measurement, Run
-from microbench.explain.launch_facts import slope
-from microbench.explain.launch_rules import wait_words
+from microbench.explain.launch_rules import slope, wait_words
 from microbench.explain.rules import findings, of_suite
 from microbench.report.sheets.view import build, screen
 

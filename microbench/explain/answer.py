@@ -17,8 +17,8 @@ from microbench.core.units import as_time, counted, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_levels, memory_verdict, own
 from microbench.explain.compute_units import POWER_LIMIT, USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
-from microbench.explain.graph_facts import break_even
-from microbench.explain.launch_facts import call, crossover_s, libraries, unmeasured
+from microbench.explain.graph_rules import break_even
+from microbench.explain.launch_rules import call, crossover_s, libraries, unmeasured
 from microbench.explain.memory_levels import latency_levels
 from microbench.explain.rules import NOISE
 from microbench.model.graph_pairs import Pair, pairs

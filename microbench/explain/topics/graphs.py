@@ -7,8 +7,8 @@ from microbench.analysis.evidence import Evidence, paid_after, rests_on
 from microbench.analysis.graph_steps import kernel_counts, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
-from microbench.explain.graph_facts import curve_of, kernels_of
-from microbench.explain.launch_facts import call, usual_gap
+from microbench.explain.graph_rules import curve_of, kernels_of
+from microbench.explain.launch_rules import call, usual_gap
 from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures, count, counted, word
 from microbench.model.constants import making_of, profiled_longer
 from microbench.model.fit import fit

@@ -4,7 +4,7 @@ from operator import sub
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time
-from microbench.explain.launch_facts import FOUR_ARGUMENTS, call, call_of, layer_rows, stream_gap
+from microbench.explain.launch_rules import FOUR_ARGUMENTS, call, call_of, layer_rows, stream_gap
 from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures
 
 COST, LAYERS = "launch_cost", "launch_layers"

@@ -5,7 +5,7 @@ from operator import mul
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time, axis_value
-from microbench.explain.launch_facts import call
+from microbench.explain.launch_rules import call
 from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures, word
 
 QUEUE, SWEEP, COST = "launch_queue", "launch_duration", "launch_cost"

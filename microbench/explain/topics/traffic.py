@@ -5,7 +5,7 @@ from operator import mul, truediv
 from microbench.analysis.evidence import Evidence, rests_on
 from microbench.core.model import link_rate
 from microbench.core.units import percent, rate_of
-from microbench.explain.launch_facts import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
+from microbench.explain.launch_rules import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
 from microbench.explain.topics.topic import Topic, TopicFigures, count, in_unit
 
 TRAFFIC, COST = "launch_traffic", "launch_cost"

@@ -50,7 +50,7 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
     shown = unconfirmed if everything else unconfirmed[:MOST_LISTED]
     hidden = (f"and {len(unconfirmed) - len(shown)} smaller ones",) if len(shown) < len(unconfirmed) else ()
     changes += _table("Moved, but not confirmed: alternate sessions to confirm", shown, hidden)
-    pictures = [*_incomparable(comparison), *changes, *_moved(comparison)]
+    pictures: list[Table | Histogram] = [*_incomparable(comparison), *changes, *_moved(comparison)]
     if everything:
         unclear = [change for change in comparison.of("unclear") if change.reason != "unconfirmed"]
         pictures += [*_table("Unclear", unclear), *_table("Within 10 %", comparison.of("within 10 %"))]

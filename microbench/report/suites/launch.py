@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, spread, times
-from microbench.explain import launch_facts as launches
+from microbench.explain import launch_rules as launches
 from microbench.model.constants import gap, half_width
 from microbench.model.model import WAYS, Way
 from microbench.report.curves import ticks
@@ -46,7 +46,7 @@ def ladder(evidence: Evidence) -> Bars | None:
     bars = []
     calls_s = {row.case_id: launches.call_of(evidence, row).value for row in (*none.values(), *four.values())}
     for name, row in sorted((none | four).items(), key=lambda pair: calls_s[pair[1].case_id]):
-        label, alike = launches.title(evidence, row), four
+        label, alike = launches.titled(evidence, row), four
         if name not in four:
             label, alike = f"{label}, 0 args", none
         taken_s = calls_s[row.case_id]
@@ -78,7 +78,7 @@ def one_op(evidence: Evidence) -> Bars | None:
         trip = trips.get(launches.layer(row))
         cells = (_fitted(evidence, row), figure(trip) if trip is not None else Cell(""))
         trip_s = trip.value if trip is not None else None
-        bars.append(Bar(launches.title(evidence, row), launches.call_of(evidence, row).value, trip_s, cells, "third"))
+        bars.append(Bar(launches.titled(evidence, row), launches.call_of(evidence, row).value, trip_s, cells, "third"))
     about = "host time of one call, fitted; paler: until its result is there; not the ladder's kernel"
     columns = (Column("call"), Column("round trip", drop=1))
     return Bars("One operation: x + 1 on one element, through each array library", about, columns, tuple(bars))
