@@ -8,7 +8,7 @@ from read_findings import by_rule, check, evidence
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.model import Measurement, Run
-from microbench.explain.launch_rules import slope, wait_words
+from microbench.explain.launch_rules import wait_words
 from microbench.explain.rules import findings, of_suite
 from microbench.report.sheets.view import build, screen
 
@@ -73,12 +73,6 @@ def test_a_row_with_two_levels_shows_both() -> None:
     assert wait_words(blocking) == f"{low_s * 1e6:.2f} or {high_s * 1e6:.1f} µs"
     assert spin.levels is None
     check(finding_of("launch.wait", TWO_LEVELS), "advice", wait_words(blocking))
-
-
-def test_slope_is_that_of_the_least_squares_line() -> None:
-    assert slope([(0, 1769.0), (1000, 2859.0), (2000, 3949.0)]) == pytest.approx(1.09)
-    assert slope([(0, 1.0)]) is None
-    assert slope([]) is None
 
 
 def test_each_gpu_is_explained_by_its_own_figures() -> None:

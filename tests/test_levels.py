@@ -108,8 +108,8 @@ def test_one_process_at_two_levels_says_so_in_tables_details_and_exports() -> No
     assert f"two levels: submit {words}" in table.notes
     found: list[Detail] = []
     details(evidence_by_device(run), found)
-    shown = next(each for each in found if each.title == "launch_cost: submit")
-    assert dict(shown.words)["two levels"] == words
+    shown = next(each for each in found if each["title"] == "launch_cost: submit")
+    assert dict(shown["words"])["two levels"] == words
     cells = csv.DictReader(io.StringIO(to_csv(run)))
     written = next(line for line in cells if (line["benchmark"], line["metric"]) == ("launch_cost", "submit"))
     assert row.levels == (float(written["low_level"]), float(written["high_level"]))

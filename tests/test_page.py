@@ -210,10 +210,10 @@ def test_details_tell_every_row_and_their_columns_count_every_sample(run: Run) -
     assert len(told) == len(found)
     row = next(one for one in found if one.benchmark == "launch_cost" and one.metric.name == "submit")
     one = told[some(place(row.device)("launch_cost submit"))]
-    assert (one.value, dict(one.words)["3 rounds"].count("·")) == ("3.21 µs", 2)
-    samples, calls = one.pictures
-    assert (len(samples.counts), sum(samples.counts)) == (BINS, sum(summary.n for summary in row.summaries))
-    assert calls.title.startswith(f"{row.summaries[0].n and sum(calls.counts)} single calls")
+    assert (one["value"], dict(one["words"])["3 rounds"].count("·")) == ("3.21 µs", 2)
+    samples, calls = one["pictures"]
+    assert (len(samples["counts"]), sum(samples["counts"])) == (BINS, sum(summary.n for summary in row.summaries))
+    assert calls["title"].startswith(f"{row.summaries[0].n and sum(calls['counts'])} single calls")
     assert place("GPU-of-another")("host_call[how=python] call") is not None
     assert place(row.device)("no such row") is None
 

@@ -131,14 +131,6 @@ def unmeasured(evidence: Evidence, *families: str) -> dict[str, list[str]]:
     return {why: list(names) for why, names in missing.items()}
 
 
-def slope(points: Sequence[tuple[int, float]]) -> float | None:
-    """Least-squares slope through points; None with fewer than two different x."""
-    mean_x = sum(x for x, _ in points) / max(len(points), 1)
-    mean_y = sum(y for _, y in points) / max(len(points), 1)
-    below = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / below if below else None
-
-
 # Two costs differ if their ratio is at least this.
 MARGIN = 1.10
 # The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.

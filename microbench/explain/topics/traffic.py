@@ -2,10 +2,12 @@
 
 from operator import mul, truediv
 
+import numpy as np
+
 from microbench.analysis.evidence import Evidence, rests_on
 from microbench.core.model import link_rate
 from microbench.core.units import percent, rate_of
-from microbench.explain.launch_rules import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
+from microbench.explain.launch_rules import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES
 from microbench.explain.topics.topic import Topic, TopicFigures, count, in_unit
 
 TRAFFIC, COST = "launch_traffic", "launch_cost"
@@ -19,9 +21,11 @@ def figures(known: TopicFigures, evidence: Evidence) -> None:
         what = f"a launch moves {way}"
         known.measured(slot, what, TRAFFIC, metric, work="launch", duration_ns=0, argument_bytes=0)
     sizes = evidence.curve(TRAFFIC, "received", "argument_bytes", work="launch", duration_ns=0)
+    xs, ys = [size_bytes for size_bytes, _ in sizes], [row.value for _, row in sizes]
+    slope = float(np.polyfit(xs, ys, 1)[0]) if len(sizes) > 1 else None
     known.fitted(
         "per_byte", "a byte of arguments adds", "slope over argument_bytes", in_unit("B/launch"),
-        slope([(size_bytes, row.value) for size_bytes, row in sizes]), rests_on(*(row for _, row in sizes)), TRAFFIC,
+        slope, rests_on(*(row for _, row in sizes)), TRAFFIC,
     )  # fmt: skip
     known.measured("throughput", "time per launch of many", COST, "throughput")
     known.computed(

@@ -17,7 +17,7 @@ from microbench.core.version import __version__
 from microbench.report import document
 from microbench.report.document import Bars, Cell, Column, Curve, Histogram, Stacks, Tiles, TimeLine
 from microbench.report.figures import drawing
-from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas, Palette
+from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas
 from microbench.report.figures.figure import Figure
 from microbench.report.tables import bars_table
 
@@ -125,9 +125,7 @@ def element_context() -> dict[str, Any]:
 
 
 def _colours() -> tuple[str, str]:
-    light, dark = (
-        "".join(f"--{name}:{colour};" for name, colour in palette._asdict().items()) for palette in (LIGHT, DARK)
-    )
+    light, dark = ("".join(f"--{name}:{colour};" for name, colour in palette.items()) for palette in (LIGHT, DARK))
     return light, dark
 
 
@@ -137,7 +135,7 @@ def _source(name: str) -> str:
 
 def _rules() -> str:
     """The page's rules: first a tone for each colour of the palette, and room for the longest note of each column."""
-    tones = (f".tone-{name}{{color:var(--{name})}}" for name in Palette._fields[Palette._fields.index("first") :])
+    tones = (f".tone-{name}{{color:var(--{name})}}" for name in list(PAGE)[list(PAGE).index("first") :])
     notes = (f"td:nth-child({at}) small{{min-width:calc(var(--note-{at},0ch)*.86)}}" for at in range(1, MOST_NOTED))
     return "".join((*tones, *notes, _source("page.css")))
 
