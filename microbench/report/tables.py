@@ -26,12 +26,11 @@ MOST_LIMITS = 8
 MOST_LEVELS = 4
 MOST_FACT_VALUES = 4
 STATUS_WORDS = {"timed_out": "timed out"}
-Tail = Literal["p1", "p90", "p99", "worst", "min", "max"]
+Quantile = Literal["p1", "p90", "p99", "min", "max"]
 # The columns after a single figure, by the kind of its metric, and the order in which a narrow page drops them.
-TAILS: dict[str, tuple[Tail, ...]] = {"time": ("p90", "p99", "worst"), "rate": ("p1", "min"), "": ("p90", "p99", "max")}
-DROPS: dict[Tail, int] = {"p90": 2, "p99": 1, "worst": 3, "max": 3, "p1": 1, "min": 2}
-QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
-    "p1": "p1", "p90": "p90", "p99": "p99", "worst": "max", "min": "min", "max": "max",
+TAILS: dict[str, tuple[tuple[str, Quantile, int], ...]] = {
+    "time": (("p90", "p90", 2), ("p99", "p99", 1), ("worst", "max", 3)), "rate": (("p1", "p1", 1), ("min", "min", 2)),
+    "": (("p90", "p90", 2), ("p99", "p99", 1), ("max", "max", 3)),
 }  # fmt: skip
 
 # With fewer calls p99 is hardly different from the slowest one.
@@ -194,7 +193,7 @@ def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layo
     tails = TAILS[kinds.pop() if alike else ""] if not across or len(metrics) == 1 else ()
     titles = [Column(axis_title(name), "left") for name in axes]
     titles += map(Column, metrics) if across else [Column("metric", "left"), Column("value")]
-    titles += [Column(name, drop=DROPS[name]) for name in tails]
+    titles += [Column(name, drop=drop) for name, _, drop in tails]
     lines: dict[str | int, dict[str, Row]] = {}
     for number, row in enumerate(measured):
         lines.setdefault(row.case_id if across else number, {})[row.metric.name] = row
@@ -210,7 +209,7 @@ def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layo
         cells += [] if across else [Cell(first.metric.name)]
         figures = {name: figure(row, limit_of(row)) for name, row in by_metric.items()}
         cells += [figures.get(name, NOTHING) for name in (metrics if across else by_metric)]
-        ends = (quantity(first.over_rounds(QUANTILES[name]), first.metric.unit) for name in tails)
+        ends = (quantity(first.over_rounds(quantile), first.metric.unit) for _, quantile, _ in tails)
         rows.append((*cells, *(Cell(words, tone="quiet") for words in ends)))
     return tuple(titles), tuple(rows)
 

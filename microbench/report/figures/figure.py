@@ -50,6 +50,8 @@ class Panel(NamedTuple):
 
 # What a figure shows of one GPU: panels, findings whose titles are its conclusion, and tables for the terminal.
 Gathered = tuple[list[Panel], Sequence[Finding | None], Sequence[Table | None]]
+# A panel of one of several runs, with the run's label and colour; the label of a single run is "".
+Member = tuple[str, Tone, Panel]
 
 
 def _panels(*pictures: Curve | TimeLine | Bars | None, words: tuple[Words, Words] = (str, str)) -> list[Panel]:
@@ -97,14 +99,6 @@ class Origin(NamedTuple):
     evidence: Evidence
     label: str = ""
     reference: bool = False
-
-
-class Member(NamedTuple):
-    """A panel of one of several runs, with the run's label and colour; the label of a single run is ""."""
-
-    label: str
-    tone: Tone
-    panel: Panel
 
 
 class Figure(NamedTuple):
@@ -254,7 +248,7 @@ def _groups(shown: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
     for (label, panels), tone in zip(shown, SERIES_TONES, strict=False):
         for panel in panels:
             key = label if isinstance(panel.picture, TimeLine) else panel.picture.title
-            groups.setdefault(key, []).append(Member(label, tone, panel))
+            groups.setdefault(key, []).append((label, tone, panel))
     return list(groups.values())
 
 
@@ -317,7 +311,7 @@ def _ticks(several: Sequence[tuple[Mark, ...]], *, log: bool) -> tuple[Mark, ...
 
 
 def _table(members: Sequence[Member]) -> Table:
-    picture = members[0].panel.picture
+    picture = members[0][2].picture
     if isinstance(picture, Bars):  # a row for each bar; of several runs the first figure of each
         if len(members) == 1:
             return bars_table(picture, "strong")
@@ -337,7 +331,7 @@ def _table(members: Sequence[Member]) -> Table:
 
 def _point_table(members: Sequence[Member]) -> Table:
     """A row for each place on the axis, a column for each line."""
-    first = members[0].panel
+    first = members[0][2]
     lines = [
         (", ".join(filter(None, (label, line.name))) or "value", panel.y_words, dict(line.points))
         for label, _, panel in members

@@ -10,7 +10,7 @@ from microbench.analysis.evidence import Evidence, row_name
 from microbench.analysis.stats import Row, values_of
 from microbench.core.units import axis_title, axis_value, percent, plain, quantity, wall
 from microbench.report.document import GRADES, TRUST_MARKS
-from microbench.report.tables import QUANTILES, TAILS, call_quantiles, fact_notes, levels_words, spread_of
+from microbench.report.tables import TAILS, call_quantiles, fact_notes, levels_words, spread_of
 
 CLOCKS = {"host": "the host's clock", "device": "the GPU's clock", "counter": "a counter"}
 BINS = 40
@@ -58,8 +58,8 @@ def _words(row: Row, group: Evidence) -> Iterator[tuple[str, str]]:
     if (known := row.deviation) is not None:
         yield "other processes", f"standard deviation {percent(known.share)}, from {known.rounds} rounds of other runs"
     yield "two levels", levels_words(row)
-    for tail in TAILS.get(row.metric.kind, TAILS[""]):
-        yield tail, quantity(row.over_rounds(QUANTILES[tail]), unit)
+    for tail, quantile, _ in TAILS.get(row.metric.kind, TAILS[""]):
+        yield tail, quantity(row.over_rounds(quantile), unit)
     rounds = len(row.summaries)
     if rounds > 1:
         medians = [quantity(summary.interval.median, unit) for summary in row.summaries[:MOST_ROUNDS]]
