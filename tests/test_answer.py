@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from changed_run import without
 from make_run import make_run, skipped
+from msgspec.structs import replace
 from read_findings import evidence
 
 from microbench.analysis.evidence import Finding
@@ -85,7 +86,9 @@ def test_the_host_has_a_line_of_its_own_without_a_gpu() -> None:
     }
     shown = screen(make_run(gpu=False))
     assert [block.name for block in shown.blocks] == ["no GPU"]
-    assert "nvidia-h200" in shown.footer
+    assert "microbench show host · microbench show nvidia-h200" in shown.footer
+    nothing = screen(replace(make_run(gpu=False), outcomes=()))
+    assert "microbench doctor · microbench show nvidia-h200" in nothing.footer, "show host has nothing to show"
 
 
 def of(severity: str, rule: str) -> Finding:

@@ -50,6 +50,16 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
 
 
+def test_a_tensor_of_one_number_is_varied_too() -> None:
+    from microbench.capture.proof import draw, generator
+
+    rate = torch.tensor(1e-3)
+    drawn = {draw(rate, generator(seed)).item() for seed in range(20)}
+    assert draw(rate, generator(1)).shape == rate.shape
+    assert len(drawn) > 10
+    assert 0.5e-3 <= min(drawn) < max(drawn) <= 1.5e-3
+
+
 @pytest.mark.parametrize("name", [one for one in graph_traps.TRAPS if one not in OF_A_GPU])
 def test_a_function_whose_graph_is_wrong_is_refused_with_its_reason(name: str) -> None:
     maker, wanted = graph_traps.TRAPS[name]

@@ -184,6 +184,20 @@ def test_steps_of_several_shapes_take_turns() -> None:
     assert steps.alike_next < 0.1
 
 
+def test_a_loop_that_does_two_stretches_of_the_work_is_the_step() -> None:
+    """As a loop over batches does that is run once an epoch, where no stretch has half of the recording's work."""
+    made = Recorder()
+    for _ in range(2):
+        for _ in range(12):
+            made.launches(5, 9000, 2000)
+            made.turn()
+        made.turns[-1] = (*made.turns[-1][:3], True)
+        made.launches(30, 7000, 1000)
+    steps = find_steps(made.trace())
+    assert (steps.found, steps.name) == ("loop", "train.py:5")
+    assert set(np.diff(steps.calls)) == {5}
+
+
 def test_calls_that_never_repeat_have_no_steps() -> None:
     made = Recorder()
     for kernel in range(40):
@@ -541,7 +555,44 @@ def test_a_wait_inside_the_step_parts_its_graph(kind: RangeKind, graphs: int) ->
     assert found.graph.graphs == graphs  # a step that is not marked begins behind its wait
     named = {(blocker.why, blocker.place) for blocker in found.recorded.blockers}
     assert ("waits for the GPU", "aten::_local_scalar_dense") in named
-    assert "diagnose.blockers" in rules(found)
+    assert ("diagnose.blockers" in rules(found)) == (graphs == 2)
+    (replayed,) = (one for one in words.findings(found) if one.rule == "diagnose.graph")
+    assert (" behind the replay" in replayed.advice) == (graphs == 1)
+
+
+def test_copies_in_ahead_of_the_kernels_part_no_graph() -> None:
+    """As `.to(device)` of pinned inputs does: each copy is waited for. In the midst of the step it parts the graph."""
+
+    def copies_in(made: Recorder) -> None:
+        for _ in range(2):
+            made.runs(9000)
+            call = made.call("cudaMemcpyAsync", 9000)
+            made.submit(call, "Memcpy HtoD", 9000, kind="copy", memories=("pinned", "device"), size=1 << 20)
+            made.wait()
+
+    ahead, within = Recorder(), Recorder()
+    for made in (ahead, within):
+        for _ in range(12):
+            begin_ns = made.now_ns
+            if made is ahead:
+                copies_in(made)
+            made.launches(20, 15_000, 3000)
+            if made is within:
+                copies_in(made)
+            made.launches(20, 15_000, 3000)
+            made.runs(50_000)
+            made.ranges.append((begin_ns, made.now_ns, made.name("step 1"), 0, RANGE_KINDS.index("annotation")))
+    for made, graphs, where in ((ahead, 1, "ahead"), (within, 2, "within")):
+        found = diagnosed(made)
+        assert found.graph.graphs == graphs
+        (blocker,) = found.recorded.blockers
+        assert (blocker.why, blocker.where, blocker.count) == ("waits for a copy to the GPU", where, 2)
+    (replayed,) = (one for one in words.findings(diagnosed(ahead)) if one.rule == "diagnose.graph")
+    assert (
+        "Keep cudaStreamSynchronize in step (2 a step) ahead of the replay: a capture cannot hold it" in replayed.advice
+    )
+    (parted,) = (one for one in words.findings(diagnosed(within)) if one.rule == "diagnose.blockers")
+    assert "non_blocking=True" in parted.advice
 
 
 def test_the_programs_own_work_stays_when_the_step_is_a_graph() -> None:
@@ -997,6 +1048,32 @@ def test_launches_into_a_capture_have_no_work() -> None:
     made.call("cudaLaunchKernel", 3000)
     made.launch("kernel", 3000)
     assert [one.count for one in checks(made.trace(), None) if one.name == "launches without work"] == [1]
+
+
+def test_a_single_pause_says_nothing_of_how_work_is_submitted() -> None:
+    made = Recorder()
+    for kernel in range(40):
+        made.runs(5000 + 1000 * kernel + 700_000_000 * (kernel == 10))
+        made.launch(f"kernel_{kernel}", 3000)
+    found = diagnosed(made)
+    assert (found.step, found.bound) == (None, "host-bound")
+    (told,) = (one for one in words.findings(found) if one.severity == "advice")
+    assert told.title == "A single pause of 700 ms is most of the idle time, and no step repeats"
+
+
+@pytest.mark.parametrize("place", ["jax/_src/compiler.py", "torch/_inductor/compile_fx.py"])
+def test_what_a_compiler_does_again_and_again_is_the_programs_start(place: str) -> None:
+    def program(function: str) -> Diagnosis:
+        made = Recorder()
+        for _ in range(12):
+            with made.range(f"{place} {function}" if function else "step", "python"):
+                made.runs(30_000_000)
+            made.launches(10, 9000, 2000)
+        return diagnosed(made)
+
+    found = program("compile")
+    assert (found.step, found.bound) == (None, "start-up")
+    assert program("").step is not None
 
 
 def test_what_happens_once_is_the_programs_start() -> None:

@@ -71,6 +71,9 @@ def test_equal_gpus_and_too_few_gpus_are_not_named(tmp_path: Path) -> None:
     assert "not compared: each class has fewer than 5 GPUs" in few
     page = sheet.page(verdict.judged(tmp_path / "b"))
     assert "Not compared: each class has fewer than" in page
+    assert ">1 of 4 GPUs is slow against the ceilings" in page, "the title"
+    assert "Smallest detectable change" not in page, "nothing was compared"
+    assert 'id="tables"' not in page
     assert "No GPU is an outlier" not in page
 
 

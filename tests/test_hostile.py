@@ -138,9 +138,9 @@ def test_pipes_and_devices_in_the_data_folder_are_a_line_each(tmp_path: Path, mo
 def test_a_link_named_as_a_temporary_file_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"precious")
-    monkeypatch.setattr("secrets.token_hex", lambda count: "guessed")
+    monkeypatch.setattr("os.urandom", bytes)
     for path in (tmp_path / "run.json", remarks.place(tmp_path / "run.json")):
-        path.with_name(f".{path.name}.guessed{files.ASIDE}").symlink_to(target)
+        path.with_name(f".{path.name}.00000000{files.ASIDE}").symlink_to(target)
         with pytest.raises(FileExistsError):
             files.replace(path, b"new")
     with pytest.raises(ResultNotWrittenError):

@@ -38,26 +38,26 @@ ROOMS: dict[str, str] = {
 MOST_ROOMS, MOST_ARROWS = 20, 85
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
-    "core": 1530,  # async functions and generators are run
-    "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
-    "host": 1815,  # says that it needs Numba
-    "recorder": 1615,  # opens no file while a program runs; times without a processor or the lock; signals once
+    "core": 1522,  # async functions and generators are run
+    "analysis": 1531,  # busy rounds of the host are told by its controls, and by calls of Python layers
+    "host": 1811,  # says that it needs Numba
+    "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
     "gpu": 8505,
-    "meter": 990,
-    "experiments": 10370,  # async functions and generators are run; compilers have bounded memory
-    "benchmarks": 4765,
-    "capture": 2545,  # a graph of a function or of its parts, made and proved; all that code names is looked at
-    "comparison": 2030,  # sides measured in turn have a sequential rule
-    "model": 4170,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
+    "meter": 986,
+    "experiments": 10338,  # async functions and generators are run; compilers have bounded memory
+    "benchmarks": 4764,
+    "capture": 2544,  # a graph of a function or of its parts, made and proved; all that code names is looked at
+    "comparison": 2029,  # sides measured in turn have a sequential rule
+    "model": 4173,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6025,
-    "archive": 1935,
+    "archive": 1932,
     "traces": 3400,
-    "diagnosis": 6660,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
-    "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
+    "diagnosis": 6807,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
+    "session": 2244,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 7895,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
-    "fleet": 3545,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
-    "library": 2230,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
-    "cli": 2705,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
+    "fleet": 3541,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
+    "library": 2225,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
+    "cli": 2704,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

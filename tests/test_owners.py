@@ -16,6 +16,7 @@ from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.idle import BETWEEN, CAUSES, Idle
 from microbench.diagnosis.lanes import perfetto
 from microbench.diagnosis.owners import (
+    AWAITS,
     BUILT_IN,
     ELSEWHERE,
     GARBAGE,
@@ -79,6 +80,9 @@ def test_a_name_has_an_owner(name: str, owner: str) -> None:
     assert owner_of([name]) == (owner, name)
 
 
+LOADING = "torch/utils/data/dataloader.py"
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["a" * 300_000, "a/" * 150_000, "a.py " * 60_000, "/site-packages/" * 20_000])
 def test_a_long_name_takes_no_longer_than_its_length(name: str) -> None:
@@ -97,6 +101,11 @@ def test_a_long_name_takes_no_longer_than_its_length(name: str) -> None:
          "Python's queue", "python3.12/queue.py Queue._get"),
         (["train.py:3 load", "<frozen importlib._bootstrap> _find_and_load", "inspect.py <module>"],
          IMPORTS, "train.py:3 load"),
+        (["train.py:9 train", f"{LOADING} _MultiProcessingDataLoaderIter._next_data", "python3.12/queue.py Queue.get",
+          "python3.12/threading.py Condition.wait", "waiter.acquire at train.py:9 train"],
+         AWAITS, "train.py:9 train"),
+        (["train.py:9 train", f"{LOADING} _SingleProcessDataLoaderIter._next_data", "PIL/Image.py Image.load"],
+         "PIL", "PIL/Image.py Image.load"),
         ([], NAMELESS, ""),
     ],
 )  # fmt: skip

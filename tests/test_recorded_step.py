@@ -21,7 +21,7 @@ from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.turns import in_pauses
 from microbench.diagnosis.window import one_window
 from microbench.model.workload import KERNEL_MEMSET, Copies, HostWork, Kernels, Part, Wait
-from microbench.traces.trace import Memory, Pause
+from microbench.traces.trace import RANGE_KINDS, Memory, Pause
 
 TO_GPU: tuple[Memory, Memory] = ("pageable", "device")
 FROM_GPU: tuple[Memory, Memory] = ("device", "pageable")
@@ -109,6 +109,31 @@ def test_a_few_odd_steps_hide_no_pace_and_make_none() -> None:
     mostly_ready_s = np.where(np.arange(60) % 3, np.linspace(5.2e-3, 9e-3, 60), np.linspace(1e-3, 3e-3, 60))
     waits_s = np.maximum(5e-3 - mostly_ready_s, 0)
     assert recording._paced(waits_s, waits_s + mostly_ready_s) == pytest.approx(5e-3)
+
+
+def test_steps_that_differ_have_a_pace_too() -> None:
+    """A training step has now and then a kernel more. The loader's batch comes every 10 ms all the same."""
+    made, comes_ns = Recorder(), 0
+    for step in range(24):
+        comes_ns += 10_000_000
+        begin_ns = made.now_ns
+        made.launches(30 + step % 3 + (step % 7 == 0), 20_000 + 40_000 * (step % 5), 2_000)
+        made.runs(max(comes_ns - made.now_ns, 0))
+        made.ranges.append((begin_ns, made.now_ns, made.name(f"step {step}"), 0, RANGE_KINDS.index("annotation")))
+    assert recorded_of(made).paced_s == pytest.approx(10e-3, rel=0.01)
+
+
+def test_of_steps_of_about_one_length_the_typical_one_has_the_usual_owners() -> None:
+    made = Recorder()
+    for step in range(24):
+        begin_ns = made.now_ns
+        with made.range("json/decoder.py(3): load" if step < 2 else "train.py(3): load", "python"):
+            made.runs(2_000_000)
+        made.launches(30 + step % 2, 9000, 2000)
+        made.ranges.append((begin_ns, made.now_ns, made.name(f"step {step}"), 0, RANGE_KINDS.index("annotation")))
+    found = recorded_of(made)
+    assert "Python's json" not in found.owned
+    assert sum(found.owned["your own code"].values()) == pytest.approx(2e-3 * found.steps)
 
 
 # Copies and waits

@@ -113,9 +113,12 @@ def test_without_stacks_nothing_is_sampled(place: Place, tmp_path: Path) -> None
     assert b"main_thread" not in done.files[0].read_bytes()
 
 
-def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_path: Path) -> None:
-    package = tmp_path / "site-packages"
-    package.mkdir()
+@pytest.mark.parametrize("folder", ["site-packages", "target"])
+def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_path: Path, folder: str) -> None:
+    package = tmp_path / "elsewhere" / folder
+    package.mkdir(parents=True)
+    if folder == "target":  # of pip install --target
+        (package / "library-1.0.dist-info").mkdir()
     spin = "import time\ndef wait():\n    until = time.monotonic() + 0.02\n    while time.monotonic() < until: pass\n"
     (package / "library.py").write_text(spin)
     (tmp_path / "models").mkdir()

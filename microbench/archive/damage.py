@@ -133,9 +133,11 @@ def _is_impossible(measurement: Measurement, metric: Metric | None) -> bool:
     shape = samples.translate(SHAPE, BLANKS)
     if measurement.calls_per_sample > MOST_CALLS:
         return True
-    if LONG in shape or ((b"e-999" in shape or b"e999" in shape) and LARGE_EXPONENT.search(samples)):
+    # Most samples have none of these two bytes, and one byte is found ten times as fast as several.
+    exponents, signs = b"e" in shape, b"-" in shape
+    if LONG in shape or (exponents and (b"e-999" in shape or b"e999" in shape) and LARGE_EXPONENT.search(samples)):
         return True
-    if b",-" in shape and metric is not None and (metric.kind != "count" or metric.unit in NEVER_NEGATIVE):
+    if signs and b",-" in shape and metric is not None and (metric.kind != "count" or metric.unit in NEVER_NEGATIVE):
         # Noise makes some samples of a difference of two times negative, and most samples of a difference below the
         # clock's resolution.
         mostly = 2 * shape.count(b",-") >= shape.count(b",")

@@ -24,8 +24,8 @@ class Remarks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def place(path: Path) -> Path:
-    """The file of a run's remarks: RUN.remarks for RUN.json, RUN.jsonl and RUN.json.xz."""
-    return path.with_name(re.sub(r"\.jsonl?(\.xz)?$", "", path.name) + ".remarks")
+    """The file of a run's remarks: RUN.remarks for RUN.json, RUN.jsonl, RUN.json.xz and RUN.json.gz."""
+    return path.with_name(re.sub(r"\.jsonl?(\.[xg]z)?$", "", path.name) + ".remarks")
 
 
 def read(path: Path) -> Remarks:

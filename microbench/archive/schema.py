@@ -18,8 +18,7 @@ from microbench.core.errors import MeasurementError, RunUnreadableError
 from microbench.core.model import SAMPLES_KEPT, Measurement, Outcome, Run
 
 SCHEMA_VERSION = 1
-NEXT_STEP = "show another run, or measure again"
-GZIP = b"\x1f\x8b"
+NEXT_STEP = "show another run; if it is a profiler's trace: microbench diagnose FILE"
 # The characters of an array of numbers; msgspec writes NaN and infinities as null, which is refused.
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
 INSIDE_BRACKETS = NUMBERS.replace(b"[]", b"")
@@ -84,9 +83,6 @@ def decode(data: bytes, name: str = "the file", keep_damage: bool = False) -> Ru
     written again. Raises RunUnreadableError, with ``name`` in its text, for all other data that is not a run of a
     known format.
     """
-    if data[:2] == GZIP:
-        cause = f"{name} is compressed by gzip, so it is not a run"
-        raise RunUnreadableError(cause, "if it is a profiler's trace: microbench diagnose FILE")
     if data.count(b"{") > MOST_OBJECTS or data.count(b",") > MOST_VALUES:
         raise RunUnreadableError(f"{name} holds too many values to be a run", NEXT_STEP)
     try:

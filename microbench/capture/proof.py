@@ -669,7 +669,9 @@ def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
     low, high = finite.min(), finite.max()
     if value.is_floating_point():  # a mask keeps its infinities
         values = torch.randn(value.shape, generator=random, dtype=torch.float64).to(value.device)
-        spread = finite.std() if finite.numel() > 1 else finite.abs()
+        spread = finite.std()
+        if finite.numel() == 1:  # such as a rate
+            low, high, spread = low - low.abs() / 2, high + high.abs() / 2, low.abs()
         drawn = (finite.mean() + spread * values).clamp(low, high)
         return torch.where(torch.isfinite(value), drawn, value.double()).to(value.dtype)
     drawn = torch.randint(int(low), int(high) + 1, value.shape, generator=random)

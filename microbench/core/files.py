@@ -4,7 +4,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import time
 from pathlib import Path
@@ -31,7 +30,7 @@ def replace(path: Path, data: bytes, *, new: bool = False) -> int:
     """
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{ASIDE}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}{ASIDE}")
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR | os.O_APPEND
     descriptor = os.open(temporary, flags, 0o666)
     try:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from microbench.core.units import as_time, plain, times
 from microbench.diagnosis.diagnosis import Bound, Diagnosis
-from microbench.diagnosis.recorded import Blocker, layer_of
+from microbench.diagnosis.recorded import COPY_IN, Blocker, layer_of
 from microbench.diagnosis.steps import to_host
 from microbench.traces.trace import NONE, Trace
 
@@ -46,6 +46,7 @@ ARGUMENTS = (4, 1, 0)  # of the launches whose costs are compared, in this order
 
 FIRST = {
     "waits for the GPU": "Keep results on the GPU and wait once, after the step",
+    COPY_IN: "Copy in from pinned memory and do not wait: .to(device, non_blocking=True)",
     "copies pageable memory": "Copy from and to pinned memory",
     "allocates": "Allocate before the step, or from a memory pool",
     "loads code": "Run each kernel once before the capture",

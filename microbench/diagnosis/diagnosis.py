@@ -226,10 +226,11 @@ def diagnose(
     if steps is not None and steps.found == "repetition":
         parts = other_parts(whole, trace, int(steps.calls[0]), int(steps.calls[-1]))
         steps = found_elsewhere(steps, parts)
-    health = checks(trace, steps)
-    begin_ns, end_ns = window_of(trace, steps)
-    stopped = forbidden(health, "idle time")
-    found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
+    health, stopped, found = _idle(trace, steps, device)
+    own = steps is not None and any(loop.own and loop.place == steps.name for loop in trace.loops)
+    if steps is not None and not own and found is not None and _starts(found):  # a compiler repeats itself
+        steps = None
+        health, stopped, found = _idle(trace, None, device)
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     known, given = None, None
@@ -286,6 +287,13 @@ def diagnose(
     )
 
 
+def _idle(trace: Trace, steps: Steps | None, device: int) -> tuple[tuple[Check, ...], Check | None, Idle | None]:
+    """The checks of a trace, the one that forbids to say its idle time, and that idle time."""
+    health = checks(trace, steps)
+    stopped = forbidden(health, "idle time")
+    return health, stopped, idle(trace, *window_of(trace, steps), device) if stopped is None else None
+
+
 def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     """Whole steps; without them from the first work to the last; in ns."""
     if steps is not None:
@@ -317,7 +325,7 @@ def _bound(
     If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
     no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
     but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches. Without steps,
-    calls that do something for the first time are the program's start.
+    calls that do something for the first time are the program's start, and a single long pause is the program's own.
     """
     if found is None or found.span_s <= 0:
         return None
@@ -325,9 +333,11 @@ def _bound(
     works_s = found.busy_s - found.exposed_s
     if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s):
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
-    if step is None and found.first_use_s >= found.idle_s / 2 > 0:
+    if step is None and _starts(found):
         return "start-up"
     pauses_s += sum(where.seconds for where in found.places if where.name == MANAGED)
+    if step is None and found.longest_s >= found.idle_s / 2:  # one pause says nothing of how work is submitted
+        pauses_s += found.longest_s
     own_s = min(pauses_s, found.causes[BETWEEN])
     remedy = best.name if best is not None else ""
     copies_s = found.copies_s if remedy == "pinned" else 0.0
@@ -348,6 +358,11 @@ def _bound(
         return largest
     saved_s = (step.unwatched_s - best.step_s) * step.count if best is not None and step is not None else 0.0
     return "launch-bound" if remedy == "graph" and saved_s >= half_s else "mixed"
+
+
+def _starts(found: Idle) -> bool:
+    """Whether most of the idle time is the program's start."""
+    return found.first_use_s >= found.idle_s / 2 > 0
 
 
 class Foreseen(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, get_args
@@ -70,7 +71,8 @@ class Idle(msgspec.Struct, frozen=True):
     outermost first) and the CUDA call. ``gaps`` is the number of idle intervals. ``communication_s`` is the part of
     ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
     which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
-    calls of the first half that last as long as only those do that load code or get memory for the first time.
+    calls of the first half that last as long as only those do that load code or get memory for the first time, and in
+    compilers; ``longest_s`` is the longest idle interval.
     """
 
     device: int
@@ -84,6 +86,7 @@ class Idle(msgspec.Struct, frozen=True):
     exposed_s: float = 0.0
     collectives: tuple[Collective, ...] = ()
     first_use_s: float = 0.0
+    longest_s: float = 0.0
     stacks_ns: Mapping[Stack, int] = {}
 
     @property
@@ -141,6 +144,11 @@ class Stretches(NamedTuple):
     of: Slices | None = None
 
 
+# Functions that compile, whose callees are many.
+COMPILING = re.compile(
+    r"jax/_src/(compiler|interpreters/mlir)\.py|torch/_dynamo/convert_frame\.py|torch/_inductor/(compile_fx|async_compile)"
+    r"\.py|triton/compiler/|numba/core/compiler|cupy/cuda/compiler\.py"
+)
 HELD_BACK, UNCALLED, TOUCHED = -2, -3, -4
 MANAGED = "managed memory that the host touches"
 UNNAMED = {
@@ -175,6 +183,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
                 named[CAUSES[cause], words] += ns
             around = pieces.of.stacks[path] if pieces.of is not None else (words,)
             stacks[CAUSES[cause], *filter(None, (*around, name_of(trace, call)))] += ns
+    compiling_ns = sum(ns for (cause, *names), ns in stacks.items() if any(map(COMPILING.search, names)))
     places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in named.items()]
     idle_ns = _length(gaps)
     copies = trace.work["kind"] == WORK_KINDS.index("copy")
@@ -195,7 +204,8 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         stacks_ns=stacks,
         gaps=len(gaps.begin_ns),
         copies_s=(_length(without(copies)) - idle_ns) * 1e-9,
-        first_use_s=first_use_ns * 1e-9,
+        first_use_s=(first_use_ns + compiling_ns) * 1e-9,
+        longest_s=float((gaps.end_ns - gaps.begin_ns).max(initial=0)) * 1e-9,
         communication_s=(end_ns - begin_ns - _length(without(communication == NONE))) * 1e-9,
         exposed_s=(_length(alone) - idle_ns) * 1e-9,
         collectives=collectives(

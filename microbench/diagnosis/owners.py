@@ -14,9 +14,10 @@ from microbench.diagnosis.idle import BETWEEN, MANAGED, Idle
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
 LOADER = "the data loader"
+MAIN_AT = "main thread at "  # what another thread does by itself is named by where the main thread is
 AWAITS = f"{WAITING}for {LOADER}"  # whose workers are other processes
 LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
-OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
+OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "the framework's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
 PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
@@ -28,7 +29,7 @@ PARTS = (
     ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
     ("torch/utils/data/", LOADER), ("torch/_dynamo/", "torch.compile"),
     ("torch/_inductor/", "torch.compile"), ("torch/_functorch/", "torch.compile"),
-    ("enumerate(DataLoader)#_Multi", AWAITS), ("enumerate(DataLoader)", LOADER), ("main thread at ", ELSEWHERE),
+    ("enumerate(DataLoader)#_Multi", AWAITS), ("enumerate(DataLoader)", LOADER), (MAIN_AT, ELSEWHERE),
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Ran
 MANY_OUTSTANDING = 500
 # Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
 ALIKE = 0.99
+NEAREST = 0.1  # the share of the steps of which the typical one is chosen, those of about the mean length
 DEFAULT_STREAM = 7  # as CUPTI numbers it
 KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many bytes to the GPU returns at once
 # If pauses shrink by so many seconds for each second that the rest of the step grows, they wait for something that
@@ -48,17 +49,23 @@ ATTENTION = re.compile(r"flash|fmha|sdpa|attention|mem_eff", re.IGNORECASE)
 BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
 
 
+COPY_IN = "waits for a copy to the GPU"
+Where = Literal["within", "behind", "ahead"]
+WHERES: tuple[Where, ...] = get_args(Where)
+
 # Remedies that change parts of the step and submit it as before.
 Change = Literal["waits", "pinned", "pauses", "allocation"]
 
 
 class Blocker(msgspec.Struct, frozen=True):
-    """A call inside the step that no graph can hold: why, its name, the host code around it, and how often a step."""
+    """A call inside the step that no graph can hold: why, its name, the host code around it, how often a step, and
+    where: ahead of the step's kernels, behind them, or within."""
 
     why: str
     call: str
     place: str
     count: float
+    where: Where = "within"
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -364,16 +371,19 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
 
 
 def _nearest(of: Mapping[int, Slices], edges_ns: npt.NDArray[np.int64]) -> int:
-    """The place of the steps between these edges that are nearest to the mean: in length and in the host's time between
-    calls by owners and threads."""
-    times = [np.diff(edges_ns).astype(float)]
+    """The place of the typical steps between these edges: of those nearest to the mean in length the ones that are
+    nearest to it in the host's time between calls, by owners and threads."""
+    each_ns = np.diff(edges_ns)
+    nearest = np.argsort(np.abs(each_ns - each_ns.mean()), kind="stable")[: max(round(NEAREST * len(each_ns)), 1)]
+    apart_ns = np.zeros(len(each_ns))
     for slices_of in of.values():
         parts = overlaps(slices_of, edges_ns[:-1], edges_ns[1:])
         owners, numbers = _owners(slices_of, parts.slice)
-        cells = numbers * len(times[0]) + parts.interval
-        cells, ns = cells[numbers != NONE], parts.ns[numbers != NONE]
-        times += list(np.bincount(cells, ns, len(owners) * len(times[0])).reshape(len(owners), -1))
-    return int(np.argmin(sum(np.abs(one - one.mean()) for one in times)))
+        for number in range(len(owners)):
+            own = numbers == number
+            owned_ns = np.bincount(parts.interval[own], parts.ns[own], len(each_ns))
+            apart_ns += np.abs(owned_ns - owned_ns.mean())
+    return int(nearest[np.argmin(apart_ns[nearest])])
 
 
 def _owners(of: Slices, places: npt.NDArray[np.int64]) -> tuple[list[str], npt.NDArray[np.int64]]:
@@ -493,9 +503,13 @@ def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
 def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     """The calls that part a step into several graphs, the most frequent first."""
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
-    staged = set(trace.work["call"][_is_pageable(trace.work)].tolist())
-    kinds = by_name(trace, doing)
-    found: dict[tuple[tuple[int, int], str, str], Counter[tuple[bool, str]]] = {}
+    work = trace.work[trace.work["call"] != NONE]
+    staged = set(work["call"][_is_pageable(work)].tolist())
+    to_gpu = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == MEMORIES.index("device"))
+    copies_in = set(work["call"][to_gpu & (work["source"] != MEMORIES.index("device"))].tolist())
+    launches = np.unique(work["call"][work["kind"] == WORK_KINDS.index("kernel")])
+    kinds, last = by_name(trace, doing), dict[int, int]()
+    found: dict[tuple[tuple[int, int], str, str], Counter[tuple[bool, str, Where]]] = {}
     asked = called_from(trace)
     of = {
         thread: slices(trace, thread, functions=False)
@@ -503,7 +517,10 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     }
     for call in range(begin, end):
         row = trace.calls[call]
+        before, last[int(row["thread"])] = last.get(int(row["thread"]), NONE), call
         why = "copies pageable memory" if call in staged else BLOCKING.get(DOINGS[kinds[row["name"]]])
+        if why == BLOCKING["wait"] and before in copies_in:
+            why = None if before in staged else COPY_IN  # a pageable copy is named once
         if why is None:
             continue
         inside = of[int(row["thread"])]
@@ -513,15 +530,18 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         # same call counts for all of them, and first what calls said that were asked.
         step = int(np.searchsorted(steps.calls, call, side="right")) - 1
         same = (step % steps.every, call - int(steps.calls[step]))
+        ahead, at, behind = np.searchsorted(launches, (steps.calls[step], call, steps.calls[step + 1])).tolist()
+        where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
-        places[call in asked, without_number(name_of(trace, name))] += 1
-    whole: Counter[tuple[str, str, str]] = Counter()
+        places[call in asked, without_number(name_of(trace, name)), where] += 1
+    whole, lies = Counter[tuple[str, str, str]](), dict[tuple[str, str, str], set[Where]]()
     for (_, why, call_name), places in found.items():
-        _, place = max(places, key=lambda one: (one[0], one[1] != "", places[one]))
+        _, place, where = max(places, key=lambda one: (one[0], one[1] != "", places[one]))
         whole[why, call_name, place] += places.total()
-    for (why, call_name, place), count in whole.most_common():
+        lies.setdefault((why, call_name, place), set()).add(where)
+    for one, count in whole.most_common():
         if count > 1 or steps.count == 1:  # a single call, like the wait at the end, is not part of a step
-            yield Blocker(why, call_name, place, count / steps.count)
+            yield Blocker(*one, count / steps.count, next(where for where in WHERES if where in lies[one]))
 
 
 def layer_of(trace: Trace) -> str:

@@ -97,6 +97,8 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
         if (steps := _first(trace, tokens, wanted)) is not None:
             steps = msgspec.structs.replace(steps, calls_of=asked)
     steps = steps or _first(trace, tokens, candidates)
+    if turns is not None and not turns.own and steps is not None and steps.name == turns.place:
+        steps = steps if steps.likeness >= REPEATED else None  # such as a compiler's, whose turns are no steps
     part = None
     if steps is None or (steps.count < FEWEST and not steps.calls_of):
         part = _first(trace, tokens, _repeated(trace, tokens))

@@ -26,8 +26,20 @@ from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import HELD
 from microbench.diagnosis.idle import BETWEEN, Cause, said
-from microbench.diagnosis.owners import AWAITS, FRAMEWORK, HELPS, LOADER, LOCK, NAMELESS, WAITING, Owner, owners
-from microbench.diagnosis.recorded import Blocker, Recorded
+from microbench.diagnosis.owners import (
+    AWAITS,
+    ELSEWHERE,
+    FRAMEWORK,
+    HELPS,
+    LOADER,
+    LOCK,
+    MAIN_AT,
+    NAMELESS,
+    WAITING,
+    Owner,
+    owners,
+)
+from microbench.diagnosis.recorded import BLOCKING, COPY_IN, Blocker, Recorded
 from microbench.model.workload import Kernels
 from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Processor, Trace, name_of
 
@@ -37,6 +49,8 @@ SUITE = "diagnose"
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 LONGEST_NAME = 60
+WAIT = BLOCKING["wait"]
+WAITS = (WAIT, COPY_IN)
 OWN_WORK = "the program's own work"
 FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
@@ -56,7 +70,7 @@ BOUNDS: dict[Bound, str] = {
     "communication-bound": "the GPU exchanges data with other GPUs, or waits for them, and computes nothing meanwhile",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
     "GPU-bound": "the GPU is busy",
-    "start-up": "the program loads code and gets memory for the first time",
+    "start-up": "the program loads or compiles code, and gets memory for the first time",
     "mixed": "no cause takes half of the idle time",
 }
 
@@ -136,10 +150,16 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
         f"{plain(owner.name)} {as_time(each(diagnosis, owner.seconds))}, {percent(owner.seconds / span_s)} of {whole}"
     )
     if not owner.name.endswith(owner.most):
-        place = plain(owner.most, LONGEST_NAME) if owner.name == LOCK else f"in {plain(owner.most, LONGEST_NAME)}"
+        place = plain(owner.most, LONGEST_NAME)
+        if owner.most.startswith(MAIN_AT):
+            place = f"while the main thread is at {place.removeprefix(MAIN_AT)}"
+        elif owner.name != LOCK:
+            place = f"in {place}"
         said += f", most {place} {as_time(each(diagnosis, owner.most_s))}"
     helps = owner.helps
-    if owner.name == NAMELESS:
+    if owner.name == ELSEWHERE and advice.program_of(trace) == "jax":
+        helps = HELPS["jax"]
+    elif owner.name == NAMELESS:
         lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)
         helps = NAMING.get(trace.format, "") if lacking else ""
     return "; ".join(filter(None, (said + without_words(diagnosis, owner.name), helps)))
@@ -187,7 +207,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if any(check.name == HELD for check in diagnosis.health):
         title += ", and work waits in its queue meanwhile"
     blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
-    if bound == "wait-bound" and (waits := sum(one.count for one in blockers if one.why == "waits for the GPU")):
+    if bound == "wait-bound" and (waits := sum(one.count for one in blockers if one.why in WAITS)):
         title += f", because the host waits {counted(max(round(waits), 1), 'time')} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
         most = _pausing(diagnosis, diagnosis.recorded)
@@ -388,10 +408,11 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _in_pieces(diagnosis: Diagnosis, recorded: Recorded, graph: Graph) -> Iterator[Finding]:
     """What must go before a graph is worth its name."""
-    most = recorded.blockers[0] if recorded.blockers else None
+    within = _within(recorded)
+    most = within[0] if within else None
     what = blocker_words(most) if most is not None else "What the program does between its launches"
     generates = advice.program_of(diagnosis.trace) == "generate"  # whose waits are the library's own
-    change = advice.first(diagnosis.trace, recorded.blockers) if recorded.blockers else "Do that before the step"
+    change = advice.first(diagnosis.trace, within) if within else "Do that before the step"
     yield Finding(
         rule="diagnose.pieces",
         severity="advice",
@@ -456,14 +477,20 @@ REPLACED = "A capture may replace kernels, such as attention's; `microbench meas
 
 def _except(graph: Graph, blockers: Sequence[Blocker]) -> str:
     """What a capture must not contain."""
-    if blockers and _waits_behind(graph, blockers):
-        return f". Keep {blocker_words(blockers[0])} behind the replay: a capture cannot hold it"
-    return ". The calls named below stay outside" if blockers else ""
+    if not blockers or not _outside(graph, blockers):
+        return ". The calls named below stay outside" if blockers else ""
+    kept = [f"{blocker_words(one)} {'ahead of' if one.where == 'ahead' else 'behind'} the replay" for one in blockers]
+    return f". Keep {listed(kept[:3])}: a capture cannot hold {'it' if len(kept) == 1 else 'them'}"
 
 
-def _waits_behind(graph: Graph, blockers: Sequence[Blocker]) -> bool:
-    """Whether the step only waits behind its work, where a replay is waited for just as well."""
-    return graph.graphs == 1 and all(one.why == "waits for the GPU" and one.count <= 1 for one in blockers)
+def _outside(graph: Graph, blockers: Sequence[Blocker]) -> bool:
+    """Whether no call that a graph cannot hold lies between the step's kernels."""
+    return graph.graphs == 1 and all(one.where != "within" for one in blockers)
+
+
+def _within(recorded: Recorded) -> tuple[Blocker, ...]:
+    """The calls that part the step into pieces; all that no graph can hold where none does."""
+    return tuple(one for one in recorded.blockers if one.where == "within") or recorded.blockers
 
 
 def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -474,8 +501,8 @@ def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 # Remedies that the calls to change are named with: why these are in the way, and what a step is without that.
 BEST = {
-    "waits": ("waits for the GPU", "Without waiting for the GPU inside it"),
-    "pinned": ("copies pageable memory", "With pinned memory"),
+    "waits": (WAITS, "Without waiting for the GPU inside it"),
+    "pinned": (("copies pageable memory",), "With pinned memory"),
 }
 
 
@@ -484,7 +511,7 @@ def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
     for best in diagnosis.remedies[:1]:
         if best.name in BEST and diagnosis.recorded is not None:
             why, name = BEST[best.name]
-            which = [blocker_words(one) for one in diagnosis.recorded.blockers if one.why == why][:2]
+            which = [blocker_words(one) for one in diagnosis.recorded.blockers if one.why in why][:2]
             yield Finding(
                 rule="diagnose.best",
                 severity="advice",
@@ -502,27 +529,30 @@ def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     if graph.graphs > advice.MOST_GRAPHS or graph.doubtful:
         return
-    if _waits_behind(graph, recorded.blockers):
-        if (step_s := _without_waits_s(diagnosis)) < math.inf and diagnosis.remedies[0].name != "waits":
+    if _outside(graph, recorded.blockers):
+        wait = next((one for one in recorded.blockers if (one.where, one.why) == ("behind", WAIT)), None)
+        step_s = _without_waits_s(diagnosis)
+        if wait is not None and step_s < math.inf and diagnosis.remedies[0].name != "waits":
             faster = next(one.speedup for one in diagnosis.remedies if one.name == "waits")
             yield Finding(
                 rule="diagnose.wait_behind",
                 severity="advice",
-                title=f"{blocker_words(recorded.blockers[0])} ends each step: without that wait alone a step takes "
+                title=f"{blocker_words(wait)} ends each step: without that wait alone a step takes "
                 f"{as_time(step_s)}, {times(faster)} as fast",
                 text="",
                 threshold=f"waiting for the GPU behind a step costs {round_percent(WORTH)} of it",
                 advice="Wait once in several steps, graph or not",
             )
         return
-    named = [blocker_words(blocker) for blocker in recorded.blockers[:3]]
+    within = _within(recorded)
+    named = [blocker_words(blocker) for blocker in within[:3]]
     yield Finding(
         rule="diagnose.blockers",
         severity="advice",
         title=f"{'; '.join(named)} cannot be captured in a graph",
         text="They part the step into pieces. What lies between two of them can be one graph.",
         threshold="a wait, a pageable copy, an allocation or a module load inside the step",
-        advice=advice.first(diagnosis.trace, recorded.blockers),
+        advice=advice.first(diagnosis.trace, within),
     )
 
 
@@ -596,6 +626,16 @@ def _paused_s(recorded: Recorded, owners_: Collection[str]) -> float:
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
     step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
+    idle = diagnosis.idle
+    if diagnosis.bound == "host-bound" and step is None and idle is not None and idle.longest_s >= idle.idle_s / 2:
+        yield Finding(
+            rule="diagnose.one_pause",
+            severity="advice",
+            title=f"A single pause of {as_time(idle.longest_s)} is most of the idle time, and no step repeats",
+            text="",
+            threshold="no step repeats, and one idle interval is half of the idle time",
+            advice="Record for longer, until steps repeat: first calls load code and choose kernels",
+        )
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
     submits = 2 * _paused_s(recorded, FRAMEWORK) > recorded.pauses_s
@@ -721,7 +761,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
             severity="advice",
             title="The trace shows the program's start, of which later steps have nothing",
             text="",
-            threshold="no step repeats, and half of the idle time lies in calls of more than 500 µs of the first half",
+            threshold="no step repeats; half of the idle time lies in compilers, or in long calls of the first half",
             advice="Run some steps first, then record some more",
         )
         return

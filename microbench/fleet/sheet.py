@@ -106,22 +106,20 @@ def answer(verdict: Verdict) -> dict[str, object]:
 def page(verdict: Verdict) -> str:
     """One page: the map of GPUs, distributions with the slow ones marked, and what to check on which node."""
     facts = [(name, " · ".join(words)) for name, words, _ in _lines(verdict)]
+    title = next((" · ".join(words) for _, words, severity in _lines(verdict) if severity == "problem"), facts[0][1])
     everything = findings(verdict)
     if not any(one.judged for one in verdict.classes):
         everything.append(Finding("fleet.alike", "note", f"{NOT_COMPARED[0].upper()}{NOT_COMPARED[1:]}", "", CEILINGS))
     elif not everything:
         everything = [ALIKE]
-    tables = [*([_checks(verdict)] if verdict.named else []), _least(verdict)]
-    if verdict.failed:
-        tables.append(_failures(verdict))
     return answer_page(
         kind=f"campaign {plain(verdict.campaign)}: {_counted(verdict)}",
-        title=f"{facts[0][1][:1].upper()}{facts[0][1][1:]}",
+        title=f"{title[:1].upper()}{title[1:]}",
         mark=SIMULATED if verdict.simulated else "",
         facts=facts,
         findings=everything,
         pictures=[_map(verdict), *_curves(verdict)],
-        tables=tables,
+        tables=[table for table in (_checks(verdict), _least(verdict), _failures(verdict)) if table.rows],
     )
 
 

@@ -108,7 +108,7 @@ def function_parameters(what: str, options: OwnOptions) -> dict[str, str]:
         "--cooperative": options.cooperative,
     }  # fmt: skip
     if wrong := next((name for name, value in of_kernels.items() if value), None):
-        raise UsageError(f"{wrong} is for kernels", "give a function its arguments by --setup and --axis")
+        raise UsageError(f"{wrong} is for kernels of .cu files", "give a function its arguments by --setup and --axis")
     setup = options.setup
     if setup is not None and target(setup).kind == "kernel":
         raise UsageError("--setup names a kernel", "for example --setup train.py::setup")

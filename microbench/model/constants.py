@@ -267,7 +267,7 @@ def own_s(evidence: Evidence, duration_ns: int) -> float:
     """
     curve = evidence.curve("launch_duration", "duration", "duration_ns")
     known = {duration: row.value for duration, row in curve}
-    profiled_s = profiled_longer(evidence).value
+    profiled_s = evidence.once(profiled_longer).value
     if duration_ns in known:
         return known[duration_ns] + profiled_s
     over = {duration: seconds - duration * 1e-9 for duration, seconds in known.items() if duration > 0}

@@ -401,9 +401,9 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
     if way == "graph" and (further := _further_branches(workload)):
         constants = {**constants, "code_graph": constants["code_graph"] + further * constants["branch_graph"]}
     stream = itertools.cycle(range(workload.streams))
-    for captured, parts in itertools.groupby(workload.parts, key=_capturable):
-        if captured and way == "graph":
-            result += _replay(workload, list(parts), constants)
+    for parts in _pieces(workload):
+        if way == "graph" and _is_graph(parts):
+            result += _replay(workload, parts, constants)
         else:
             for part in parts:
                 result += _direct(workload, part, constants, stream)
@@ -412,17 +412,23 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
 
 def graphs(workload: Workload) -> list[int]:
     """The number of nodes of each graph that the step becomes."""
-    groups = itertools.groupby(workload.parts, key=_capturable)
-    nodes = (
-        sum(part.count for part in parts if isinstance(part, Kernels | Copies))
-        for captured, parts in groups
-        if captured
-    )
-    return [count for count in nodes if count]  # events alone are no graph
+    captured = filter(_is_graph, _pieces(workload))
+    return [sum(part.count for part in parts if isinstance(part, Kernels | Copies)) for parts in captured]
+
+
+def _pieces(workload: Workload) -> Iterator[list[Part]]:
+    """The parts of a step between what parts graphs."""
+    return (list(parts) for _, parts in itertools.groupby(workload.parts, key=_capturable))
 
 
 def _capturable(part: Part) -> bool:
     return isinstance(part, Kernels | Event) or (isinstance(part, Copies) and part.memory == "pinned")
+
+
+def _is_graph(parts: Sequence[Part]) -> bool:
+    """Whether a piece is worth a graph: events and a copy alone are not."""
+    work = [part for part in parts if isinstance(part, Kernels | Copies)]
+    return _capturable(parts[0]) and (any(isinstance(part, Kernels) for part in work) or len(work) > 1)
 
 
 # A stream with a smaller share of the kernels is no branch to the others, and no more branches were measured.

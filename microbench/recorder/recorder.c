@@ -110,7 +110,7 @@ enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
 /* Something is looked at every LOOK_S. At the end of a window kernels that were launched in it may still run: how many
  * looks they are waited for, at most and while none ends. The end of a turn is waited for TURN_LOOKS. */
 #define LOOK_S 0.05
-enum { DRAIN_LOOKS = 200, STALLED_LOOKS = 12, TURN_LOOKS = 40 };
+enum { DRAIN_LOOKS = 200, STALLED_LOOKS = 12, TURN_LOOKS = 40, LATE_LOOKS = 600 };
 #define WITHIN_S 0.001 /* in which a callback that has begun ends */
 #define BEHIND_S 1.0   /* in which CUPTI hands over what has ended */
 
@@ -1151,7 +1151,14 @@ EXPORTED void microbench_wait(double seconds) {
     pthread_mutex_lock(&turns);
     if (number == generation) last_window = true;
     pthread_mutex_unlock(&turns);
-    if (end_window(number)) doze(BEHIND_S);
+    if (!end_window(number)) return;
+    doze(BEHIND_S);
+    /* CUPTI keeps records back while others in their buffer are not complete, as those of XLA's graphs are until the
+     * exit of the process (H200, CUPTI 13.0). */
+    for (int looks = 0; looks < LATE_LOOKS && finished < launched && !over(number); looks++) {
+        if (*reasons && access(reasons, F_OK) && errno == ENOENT) return;
+        doze(LOOK_S);
+    }
 }
 
 /* 1 for the first that asks to record this process, 0 for everybody after. A forked child is its parent's: what CUPTI

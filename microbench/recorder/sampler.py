@@ -166,15 +166,25 @@ def _waits_in(code: Any, at: int) -> str:
     return ".".join(chain) if chain and chain[-1] in WAITING else ""
 
 
+def _has_packages(folder: str) -> bool:
+    """Whether pip has installed packages into a folder."""
+    with contextlib.suppress(OSError):
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    return False
+
+
 class Places:
     """Files of Python code: whether they are the program's own, and their names without the program's folder."""
 
     def __init__(self) -> None:
         self._own: dict[str, bool] = {}
         self._roots: list[str] = []  # the folder of the program, then the working folder: left out of names of files
+        self._packages: tuple[str, ...] = ()  # folders into which `pip install --target` has put packages
         with contextlib.suppress(OSError):  # the working folder may be gone
             program = os.path.abspath(next(iter(getattr(sys, "argv", ())), ""))
             self._roots = [os.path.join(folder, "") for folder in (os.path.dirname(program), os.getcwd())]
+            others = (os.path.join(os.path.abspath(folder), "") for folder in sys.path)
+            self._packages = tuple(one for one in others if one not in self._roots and _has_packages(one))
 
     def is_own(self, file: str) -> bool:
         """Whether a file is of the program's own code."""
@@ -182,7 +192,7 @@ class Places:
         if own is None:
             if len(self._own) >= MOST_LINES:  # code that is made at run time has new names again and again
                 self._own.clear()
-            own = PACKAGES not in file and not file.startswith(OTHERS)
+            own = PACKAGES not in file and not file.startswith((*OTHERS, *self._packages))
             own = self._own[file] = own and (not file.startswith("<") or file.startswith(TYPED))
         return own
 
@@ -190,7 +200,7 @@ class Places:
         """A file's path below the folder of packages or of the program, else with the folder that it is in."""
         if PACKAGES in file:
             return file.rpartition(PACKAGES)[2]
-        for root in self._roots:
+        for root in (*self._packages, *self._roots):
             if file.startswith(root):
                 return file[len(root) :]
         return os.sep.join(file.split(os.sep)[-2:])

@@ -84,8 +84,8 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
     if request.out is not None and request.out.suffix == store.GROWING:
         cause = f"{plain(request.out)} is the name of an unfinished run"
         raise UsageError(cause, f"use a name that ends in {store.FINISHED}")
-    if request.out is not None and request.out.suffix == store.PACKED:
-        next_step = f"use a name that ends in {store.FINISHED}, and compress it afterwards with xz"
+    if request.out is not None and request.out.suffix in store.PACKED:
+        next_step = f"use a name that ends in {store.FINISHED}, and compress it afterwards with xz or gzip"
         raise UsageError(f"{plain(request.out)} is the name of a compressed run", next_step)
     path, earlier = _file_to_grow(request)
     resumed = earlier if request.resume else None
@@ -130,7 +130,8 @@ def _file_to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
         raise UsageError(f"{plain(name)} comes with microbench and cannot be changed", "measure a run of your own")
     if store.is_packed(store.newest(path)):
         cause = f"{plain(name)} is compressed and cannot be added to"
-        raise UsageError(cause, f"add to an unpacked copy: xz -dc {plain(path)} > COPY{store.FINISHED}")
+        tool = "gzip" if path.suffix == ".gz" else "xz"
+        raise UsageError(cause, f"add to an unpacked copy: {tool} -dc {plain(path)} > COPY{store.FINISHED}")
     # --resume measures a case with impossible numbers again; --into keeps the recorded ones.
     return store.finished_path(path), store.read(path, keep_damage=request.into is not None)
 

@@ -271,7 +271,7 @@ def start_worker(
 def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> errors.MicrobenchError:
     """The error that says why there is no GPU, or why each benchmark was skipped."""
     if not environment.gpus:
-        next_step = environment.no_gpu_next_step or "try `microbench run --device fake`, or another machine"
+        next_step = environment.no_gpu_next_step or "try `--device fake` (simulated), or another machine"
         return errors.DeviceAbsentError(environment.no_gpu_reason or "there is no GPU here", next_step)
     reasons = dict.fromkeys(f"{outcome.case.benchmark}: {outcome.reason}" for outcome in skipped)
     names = " ".join(dict.fromkeys(outcome.case.benchmark for outcome in skipped))

@@ -209,7 +209,7 @@ def _no_library(seen: Observed) -> NoGpu:
     if seen.gpus:
         return NoGpu(f"NVIDIA GPU {seen.gpus[0]} has no driver", "install NVIDIA's driver, then run `nvidia-smi`")
     where = f"this container ({seen.container})" if seen.container else "this machine"
-    return NoGpu(f"{where} shows no NVIDIA GPU and no driver", "try `microbench run --device fake`, or another machine")
+    return NoGpu(f"{where} shows no NVIDIA GPU and no driver", "try `--device fake` (simulated), or another machine")
 
 
 def _nodes(seen: Observed) -> Iterator[NoGpu]:

@@ -224,7 +224,7 @@ def answer_page(
     tables: Sequence[Table],
 ) -> str:
     """The page. ``kind`` is a line above the title that says what the page is about; ``mark`` is SIMULATED or ""."""
-    contents = [("findings", "Findings"), ("pictures", "Pictures"), ("tables", "Tables")]
+    contents = [("findings", "Findings"), ("pictures", "Pictures"), *([("tables", "Tables")] if tables else [])]
     return (
         environment()
         .get_template("sheet.html")

@@ -196,8 +196,9 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
     result.append(
         table_of(
             "What is odd in this trace", "", diagnosis.health, ("", lambda one: Cell(one.name)),
-            ("count", lambda one: Cell(str(one.count))), ("meaning", lambda one: Cell(one.meaning)),
-            ("forbids", lambda one: Cell(", ".join(one.forbids))),
+            (Column("count", "left"), lambda one: Cell(str(one.count))),
+            (Column("meaning", "left"), lambda one: Cell(one.meaning)),
+            (Column("forbids", "left"), lambda one: Cell(", ".join(one.forbids))),
         )
     )  # fmt: skip
     return [table for table in result if table is not None]

@@ -179,7 +179,7 @@ def screen(
         findings=tuple(most_important(with_one_noise(findings))),
         distorting=tuple(distorting),
         left_out=_left_out(name or run.run_id, run, reference=reference),
-        footer=_footer(name, run, with_gpu=any(group.gpu is not None for group in groups)),
+        footer=_footer(name, run, with_gpu=any(group.gpu is not None for group in groups), measured=bool(found)),
     )
 
 
@@ -242,13 +242,12 @@ def _left_out(name: str, run: Run, *, reference: bool) -> str:
     return said if reference else f"{said} `microbench run --resume {name}` measures what is missing."
 
 
-def _footer(name: str, run: Run, *, with_gpu: bool) -> str:
+def _footer(name: str, run: Run, *, with_gpu: bool, measured: bool) -> str:
     """What to type next. ``name`` is what the user called the run, "" for the last one."""
     suites = list(dict.fromkeys(info.suite for info in run.benchmarks))
     first = next((suite for suite in suites if suite != HOST), HOST) if with_gpu else HOST
     called = f" {name}" if name else ""
     parts = _named(run)[:2] or [first]
-    commands = [*(f"show{called} {part}" for part in parts), f"show{called} --all", f"report{called} -o run.html"]
-    if not with_gpu:
-        commands[len(parts) :] = [f"show {RECORDED}, a real GPU"]
-    return f"more: {' · '.join(f'microbench {command}' for command in commands)}"
+    own = [f"show{called} {part}" for part in parts] if measured else ["doctor"]
+    rest = [f"show{called} --all", f"report{called} -o run.html"] if with_gpu else [f"show {RECORDED}, a real GPU"]
+    return f"more: {' · '.join(f'microbench {command}' for command in [*own, *rest])}"
