@@ -1058,6 +1058,7 @@ def test_a_single_pause_says_nothing_of_how_work_is_submitted() -> None:
     found = diagnosed(made)
     assert (found.step, found.bound) == (None, "host-bound")
     (told,) = (one for one in words.findings(found) if one.severity == "advice")
+    assert told.rule == "diagnose.one_pause"
     assert told.title == "A single pause of 700 ms is most of the idle time, and no step repeats"
 
 

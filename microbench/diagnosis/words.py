@@ -768,11 +768,13 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     for cause, rule, change in causes:
         share = diagnosis.share(cause)
         known = cause == "waits" and _without_waits_s(diagnosis) < math.inf  # which the remedy says better
-        if share > WARNING and not known:
+        if share > WARNING and not known and idle is not None:
+            place = next((where.name for where in idle.places if where.cause == cause), "")
             yield Finding(
                 rule=rule,
                 severity="advice",
-                title=f"The GPU idles {percent(share)} of the time for {cause}",
+                title=f"The GPU idles {percent(share)} of the time for {cause}"
+                + (f", most in {plain(place, LONGEST_NAME)}" if place else ""),
                 text="",
                 threshold=f"more than {round_percent(WARNING)} of the time",
                 advice=change,

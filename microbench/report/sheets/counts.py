@@ -55,7 +55,8 @@ def _short(name: str) -> str:
 
 
 def _places(places: Mapping[str, Number]) -> str:
-    shown = [f"{count:g} {_short(place)}" for place, count in list(places.items())[:SHOWN_PLACES]]
+    most = sorted(places.items(), key=lambda one: -one[1])[:SHOWN_PLACES]
+    shown = [f"{count:g} {_short(place)}" for place, count in most]
     return ", ".join(shown) + (f" and {len(places) - SHOWN_PLACES} more places" if len(places) > SHOWN_PLACES else "")
 
 
