@@ -11,6 +11,7 @@ from microbench.core.model import Measurement, Run
 from microbench.explain.launch_rules import wait_words
 from microbench.explain.rules import findings, of_suite
 from microbench.report.sheets.view import build, screen
+from microbench.report.suites.launch import waiting
 
 WHOLE = make_run()
 LONGER_NS = (30_000, 1_000_000, 20_000_000)
@@ -73,6 +74,13 @@ def test_a_row_with_two_levels_shows_both() -> None:
     assert wait_words(blocking) == f"{low_s * 1e6:.2f} or {high_s * 1e6:.1f} µs"
     assert spin.levels is None
     check(finding_of("launch.wait", TWO_LEVELS), "advice", wait_words(blocking))
+
+
+def test_the_table_of_waits_needs_kernels_of_several_lengths() -> None:
+    assert waiting(evidence(EMPTY_WAITS)) is None
+    table = waiting(evidence(WHOLE))
+    assert [column.title for column in table.columns] == ["", "empty", "30 µs", "1 ms", "20 ms"]
+    assert [next(cell.text for cell in row) for row in table.rows] == ["spin", "yield", "block", "event that blocks"]
 
 
 def test_each_gpu_is_explained_by_its_own_figures() -> None:

@@ -1,5 +1,6 @@
 """What the memory suite's rules rest on: causes of slow memory, losses, fits and figures, on the bundled run."""
 
+import compute_evidence
 import pytest
 from changed_run import bundled, changed, in_one_round, scaled, with_gpu, without
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from microbench.core.model import GpuInfo, Outcome, Run
 from microbench.explain.memory_access import engine
 from microbench.explain.memory_levels import largest_bytes, latency_levels, shape_words
 from microbench.explain.memory_verdict import causes
-from microbench.report.suites.memory import ENOUGH, in_flight
+from microbench.report.suites.memory import ENOUGH, by_dtype, energies, in_flight
 
 GIB, MIB = 1 << 30, 1 << 20
 WHOLE = in_one_round(bundled("memory"))
@@ -106,3 +107,22 @@ def test_a_fit_of_the_drivers_copies_is_that_of_the_l2() -> None:
     assert max(row.measurement.work.bytes for _, row in fit.points) <= 0.6 * 50 * MIB * 1.3
     beyond = scaled(WHOLE, "memory_copy", "bandwidth", 0.5, way="copy", size_bytes=GIB)
     assert engine(evidence(beyond), "copy") == fit, "larger copies run at another pace"
+
+
+def test_energy_of_a_byte_and_what_is_above_idle() -> None:
+    idle = compute_evidence.figures("memory_energy", {"power": 120.0}, load="idle", size_bytes=GIB)
+    read = compute_evidence.figures("memory_energy", {"power": 480.0, "energy": 1e-10}, load="read", size_bytes=GIB)
+    for run, above in ((compute_evidence.made(idle, read), "75.0 pJ/B"), (compute_evidence.made(read), "–")):
+        first, *_ = energies(evidence(run)).rows
+        assert [cell.text for cell in first] == ["read", "480 W", "100 pJ/B", above]
+
+
+def test_types_of_elements_stand_side_by_side_where_several_were_measured() -> None:
+    chosen = {"kernel": "triad", "implementation": "cuda", "size_bytes": GIB}
+    rates = {"int8": 3e12, "fp64": 4e12}
+    each = [compute_evidence.figures("memory_stream", {"bandwidth": rate}, dtype=dtype, **chosen)
+            for dtype, rate in rates.items()]  # fmt: skip
+    table = by_dtype(evidence(compute_evidence.made(*each)))
+    assert [column.title for column in table.columns] == ["", "fp64", "int8"]
+    assert [[cell.text for cell in row] for row in table.rows] == [["triad", "4000", "3000"]]
+    assert by_dtype(evidence(compute_evidence.made(*each[:1]))) is None

@@ -49,12 +49,12 @@ LINES = {
     "capture": 2544,  # a graph of a function or of its parts, made and proved; all that code names is looked at
     "comparison": 2029,  # sides measured in turn have a sequential rule
     "model": 4173,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6025,
+    "explain": 6030,
     "archive": 1932,
     "traces": 3400,
     "diagnosis": 6807,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2244,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 7895,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8065,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3541,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2225,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
     "cli": 2704,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts

@@ -37,10 +37,10 @@ def test_the_words_and_tables_of_a_made_run(suite: str) -> None:
 
 @pytest.mark.parametrize(("suite", "kinds", "curves"), [
     ("graph", [Curve, Table, TimeLine, Bars, Bars, Bars, Bars], {"graph_lifecycle", "graph_shape"}),
-    ("link", [Way, Curve, Curve, *[Table] * 2], set()),
-    ("memory", [Table, Curve, Curve, Curve, Histogram, Curve],
+    ("link", [Way, Curve, Curve, *[Table] * 3], set()),
+    ("memory", [Table, Curve, Curve, Curve, Histogram, Curve, Table, Table, Table],
      {"memory_bulk", "memory_cluster", "memory_copy", "memory_conflicts", "memory_writes"}),
-    ("compute", [*[Table] * 3, Curve, Curve, Curve, *[Table] * 4], set()),
+    ("compute", [*[Table] * 3, Curve, Curve, Curve, *[Table] * 5], set()),
 ])  # fmt: skip
 def test_pictures_come_first_and_every_benchmark_has_its_table(suite: str, kinds: list[type], curves: set[str]) -> None:
     shown = section(suite_report(suite), suite)

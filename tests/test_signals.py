@@ -24,6 +24,7 @@ from microbench.gpu.fake.costs import FakeCosts, SignalCosts
 from microbench.host import graph_loops, loops
 from microbench.host.affinity import find_cores
 from microbench.host.native import c_address
+from microbench.report.suites.launch import between
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(
@@ -55,6 +56,17 @@ def test_a_host_function_is_advised_against_where_another_way_is_quicker() -> No
     (told,) = signals_of(COSTS, "host_function", launches=False)
     check(told, "note")
     assert signals_of(COSTS, "event", "write_wait") == []
+
+
+def test_the_table_names_each_way_and_leaves_out_what_it_does_not_have() -> None:
+    run = make_fake_run(COSTS, [("launch_signals", {"way": way}) for way in ("same_stream", "wait_32", "write_wait")])
+    table = between(evidence(run))
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["nothing: the same stream", "1.41 µs", "–", "–"],
+        ["a wait for 32 bits of the host", "–", "–", "2.98 µs"],
+        ["a write and a wait for the answer", "4.96 µs", "1.94 µs", "2.98 µs"],
+    ]
+    assert between(evidence(make_fake_run(COSTS, [("launch_cost", {})]))) is None
 
 
 # The compiled loop, with a driver that only remembers its calls.

@@ -12,9 +12,8 @@ from microbench.explain.memory_levels import NATIVE, l2_bytes, streams
 CONTENDED = 4.0
 
 
-@rule("memory.atomic", f"advice where one word costs over {times(CONTENDED)}")
-def atomic(evidence: Evidence) -> Finding | None:
-    """How much slower additions are when all threads add to one word."""
+def contention(evidence: Evidence) -> list[tuple[float, Row, Row]]:
+    """Additions of all threads to one word, and of each to its own, behind their ratio, by memory and type."""
     pairs = []
     for space, dtype in itertools.product(("global", "shared"), ("int32", "fp32")):
         chosen = {"space": space, "dtype": dtype}
@@ -23,6 +22,13 @@ def atomic(evidence: Evidence) -> Finding | None:
         )
         if same is not None and spread is not None:
             pairs.append((spread.value / same.value, same, spread))
+    return pairs
+
+
+@rule("memory.atomic", f"advice where one word costs over {times(CONTENDED)}")
+def atomic(evidence: Evidence) -> Finding | None:
+    """How much slower additions are when all threads add to one word."""
+    pairs = contention(evidence)
     if not pairs:
         return None
     factor, same, spread = max(pairs, key=lambda pair: pair[0])

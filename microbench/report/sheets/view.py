@@ -36,21 +36,22 @@ from microbench.report.tables import benchmark_tables, fact_tables, problem_tabl
 PICTURES: dict[str, tuple[Callable[[Evidence], Picture | list[Table] | list[Curve] | None], ...]] = {
     "launch": (
         launch.ladder, launch.one_op, launch.anatomy, launch.durations, launch.single_calls, launch.idle_gaps,
+        launch.waiting, launch.between,
     ),
     "graph": (
         graph.gain, graph.surface, graph.step, graph.life, graph.libraries, graph.kinds, graph.deciders,
     ),
     "link": (
         link.path, link.devices, *(partial(link.rates, direction=one) for one in DIRECTIONS), link.fits, link.pinning,
-        link.peers, link.uplinks, link.collectives,
+        link.zero_copy, link.peers, link.uplinks, link.collectives,
     ),
     "memory": (
-        memory.by_implementation, memory.hierarchy, memory.latencies, memory.under_load, memory.l2_lines,
-        memory.in_flight,
+        memory.by_implementation, memory.by_dtype, memory.hierarchy, memory.latencies, memory.under_load,
+        memory.l2_lines, memory.in_flight, memory.additions, memory.allocations, memory.energies,
     ),
     "compute": (
         compute.by_type, compute.over_size, compute.by_library, compute.fastest, roofline.rates_over_time,
-        roofline.state_over_time, roofline.rooflines, roofline.shapes, compute.alone, compute.alus,
+        roofline.state_over_time, roofline.rooflines, roofline.shapes, compute.data, compute.alone, compute.alus,
     ),
     "own": (own.roofline, own.functions, own.launches, own.limits),
 }  # fmt: skip

@@ -212,6 +212,30 @@ ORDER = (
 )  # fmt: skip
 
 
+def data(evidence: Evidence) -> Table | None:
+    """A row for each type and kind of data: rate, share of the rate with normal data, clock, power and energy."""
+    products = units.rates(evidence, units.DATA)
+    types = units.dtypes(evidence, units.DATA)
+
+    def of_normal(row: Row) -> Cell:
+        normal = units.one_rate(evidence, units.DATA, **{**row.params, "data": "normal"})
+        return NOTHING if normal is None else Cell(percent(row.value / normal.value))
+
+    table = table_of(
+        f"Effect of the data at size {' and '.join(map(str, sorted({whole(row, 'size') for row in products})))}",
+        "the same work in turn: flipping bits take power, and power lowers the clock; models have normal data",
+        sorted(products, key=lambda row: (units.not_main(row), types.index(units.dtype_of(row)))),
+        ("type", lambda row: Cell(units.dtype_of(row), tone="quiet")),
+        (Column("data", "left"), lambda row: Cell(str(row.params.get("data")), tone="strong")),
+        ("rate", lambda row: row_cell(row, units.figure(row), tone="strong")),
+        ("of normal", of_normal),
+        ("SM clock", _same_case(evidence, "sm_clock")),
+        (Column("power", drop=1), _same_case(evidence, "power")),
+        ("an operation", _same_case(evidence, *units.ENERGIES)),
+    )
+    return table if len(products) > 1 else None
+
+
 def alus(evidence: Evidence) -> Table | None:
     """A row for each ALU instruction: rate per cycle and SM, rate of all SMs, latency, and the number in flight."""
 

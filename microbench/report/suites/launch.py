@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
-from microbench.core.units import as_time, spread, times
+from microbench.core.units import as_time, axis_value, spread, times
 from microbench.explain import launch_rules as launches
 from microbench.model.constants import gap, half_width
 from microbench.model.model import WAYS, Way
@@ -24,7 +24,7 @@ from microbench.report.document import (
     TimeLine,
 )
 from microbench.report.suites import timeline
-from microbench.report.tables import NOTHING, call_quantiles, figure, matrix
+from microbench.report.tables import NOTHING, call_quantiles, figure, matrix, row_cell
 
 # The order of the tables, the general before the particular.
 ORDER = (
@@ -171,3 +171,51 @@ def idle_gaps(evidence: Evidence) -> Table | None:
         return None
     about = "period less the duration that profilers report; one stream: all kernels of the process went into it"
     return matrix("Idle between two kernels", about, across, cells)
+
+
+# The ways to wait in the order of their cost, by their names on launch_sync's axis.
+WAITS = {"spin": "spin", "yield": "yield", "blocking": "block", "blocking_event": "event that blocks"}
+
+
+def waiting(evidence: Evidence) -> Table | None:
+    """What each way to wait costs after kernels of several lengths; both levels where a row's samples have two."""
+    cells = {
+        (words, length): row_cell(row, launches.wait_words(row))
+        for wait, words in WAITS.items()
+        for length, row in evidence.curve("launch_sync", "from_kernel", "duration_ns", wait=wait)
+        if row.value > 0
+    }
+    across = {
+        length: axis_value("duration_ns", length) if length else "empty" for length in sorted({n for _, n in cells})
+    }
+    about = (
+        "from the kernel's end until the wait returns, by the length of the kernel; two figures: two groups of waits"
+    )
+    return matrix("Waiting for a kernel", about, across, cells) if len(across) > 1 else None
+
+
+SIGNALS = {
+    "same_stream": "nothing: the same stream",
+    "event": "an event, to another stream",
+    "event_timed": "an event with timing, to another stream",
+    "host_function": "a host function",
+    "write_32": "a write of 32 bits",
+    "write_64": "a write of 64 bits",
+    "wait_ready": "a wait whose value is there",
+    "wait_32": "a wait for 32 bits of the host",
+    "wait_64": "a wait for 64 bits of the host",
+    "write_wait": "a write and a wait for the answer",
+}
+INTERVALS = {"between": "kernel to kernel", "to_host": "to the host", "from_host": "from the host"}
+
+
+def between(evidence: Evidence) -> Table | None:
+    """What each signal between two kernels costs, and its way to the host and back."""
+    cells = {
+        (words, name): row_cell(row, as_time(row.value))
+        for way, words in SIGNALS.items()
+        for name in INTERVALS
+        if (row := evidence.row("launch_signals", name, way=way)) is not None
+    }
+    about = "from the last instruction of a kernel to the first of the next; the host polls and answers at once"
+    return matrix("Between two kernels", about, INTERVALS, cells) if cells else None

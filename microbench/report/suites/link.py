@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, facts_of, listed
+from microbench.analysis.evidence import Evidence, facts_of, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
@@ -326,3 +326,15 @@ def _paid(choice: links.Choice, direction: str) -> tuple[Cell, Cell]:
     if direction in choice.never:
         return Cell("nothing", tone="quiet"), Cell("never", tone="quiet")
     return Cell(as_time(choice.saved_s[direction]), tone="quiet"), Cell(str(choice.paid[direction]), tone="strong")
+
+
+def zero_copy(evidence: Evidence) -> Table | None:
+    """Kernels on host memory: width of an access down, begin of the buffer across; None for one begin."""
+    cells = {
+        (f"{row.params.get('access')} {size(whole(row, 'width_bytes'))}", offset): Cell(gigabytes(row.value))
+        for row in evidence.rows("link_zero_copy", "bandwidth")
+        for offset in [whole(row, "offset_bytes")]
+    }
+    offsets = {offset: size(offset) for offset in sorted({offset for _, offset in cells})}
+    about = "rows: bytes that a thread moves at once; columns: offset of the buffer from the begin of a page"
+    return matrix("Kernels on host memory, in GB/s", about, offsets, cells) if len(offsets) > 1 else None

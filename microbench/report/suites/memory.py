@@ -2,19 +2,19 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, facts_of, whole
 from microbench.analysis.stats import Row
-from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
+from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size, times
 from microbench.explain import memory_levels
+from microbench.explain.memory_access import contention
 from microbench.explain.memory_levels import Plateau
-from microbench.report import document
 from microbench.report.curves import size_ticks, ticks, ticks_beyond
-from microbench.report.document import SERIES_TONES, Cell, Curve, Histogram, Line, Mark, Table, Tone
-from microbench.report.tables import limited_cell, matrix
+from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Histogram, Line, Mark, Table, Tone
+from microbench.report.tables import NOTHING, limited_cell, matrix, row_cell, table_of, value_cell
 
 FEWEST_LEVEL_SIZES = 5
 LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
@@ -156,8 +156,24 @@ def by_implementation(evidence: Evidence) -> Table | None:
     title = f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s"
     about = "bytes read plus written, with the share of the ceiling"
     table = matrix(title, about, {**across, SHAPE: SHAPE}, cells, notes=notes)
-    last = document.Column(SHAPE, "left", drop=1)
+    last = Column(SHAPE, "left", drop=1)
     return replace(table, columns=(*table.columns[:-1], last))
+
+
+DTYPES = ("fp64", "fp32", "fp16", "int8")
+
+
+def by_dtype(evidence: Evidence) -> Table | None:
+    """A row for each kernel, a column for each type, in CUDA C++ on the largest arrays; None for one type."""
+    size_bytes = memory_levels.largest_bytes(evidence)
+    if size_bytes is None:
+        return None
+    by_place = _by_kernel(evidence, "dtype", implementation=memory_levels.NATIVE, size_bytes=size_bytes)
+    types = {dtype: dtype for dtype in DTYPES if any(dtype == key for _, key in by_place)}
+    cells = {place: limited_cell(evidence, row, lambda row: gigabytes(row.value)) for place, row in by_place.items()}
+    title = f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s"
+    about = "moving bytes does not depend on the type; adding and multiplying may"
+    return matrix(title, about, types, cells) if len(types) > 1 else None
 
 
 def _by_kernel(evidence: Evidence, across: str, **params: int | str) -> dict[tuple[str, str], Row]:
@@ -208,3 +224,75 @@ def in_flight(evidence: Evidence) -> Curve | None:
     x_ticks, y_ticks = size_ticks(smallest, min(largest, 1 << 24), first=6), ticks_beyond(most, "B/s")
     inside = tuple(sorted((one for one in marks if smallest < one.at < largest), key=lambda one: one.at))
     return Curve(title, about, below, tuple(lines), x_ticks, y_ticks, y_log=False, marks=inside)
+
+
+def additions(evidence: Evidence) -> Table | None:
+    """Atomic additions to one word for all threads, one per warp and one per thread, and the cost of sharing."""
+
+    def per_warp(pair: tuple[float, Row, Row]) -> Cell:
+        return row_cell(evidence.row("memory_atomic", "additions", **{**pair[1].params, "spread": "warp"}))
+
+    return table_of(
+        "Atomic additions per second",
+        "by all threads, result unused; in shared memory one word means one for each block",
+        contention(evidence),
+        ("", lambda pair: Cell(f"{pair[1].params['dtype']}, {pair[1].params['space']}", tone="strong")),
+        ("one word", lambda pair: row_cell(pair[1])),
+        (Column("one per warp", drop=1), per_warp),
+        ("one per thread", lambda pair: row_cell(pair[2])),
+        ("factor", lambda pair: Cell(times(pair[0]), tone="strong")),
+    )
+
+
+ALLOCATORS = {
+    "malloc": "cudaMalloc", "pool": "stream-ordered pool", "cupy_pool": "CuPy's pool",
+    "host_pinned": "pinned host memory",
+}  # fmt: skip
+
+
+def allocations(evidence: Evidence) -> Table | None:
+    """What an allocation costs: a row for each allocator and size; the first one, later ones, and freeing."""
+    rows = evidence.rows("memory_allocate", "allocate")
+
+    def other(metric: str, tone: Tone = "plain") -> Callable[[Row], Cell]:
+        return lambda row: value_cell(
+            evidence.row(row.benchmark, metric, **row.params), lambda cost: as_time(cost.value), tone
+        )
+
+    return table_of(
+        "What an allocation costs",
+        "host time; first: the first of that size, from an empty pool",
+        [row for row in rows if row.params.get("way") in ALLOCATORS and row.value > 0],
+        ("allocator", lambda row: Cell(ALLOCATORS[str(row.params["way"])], tone="strong")),
+        ("block", lambda row: Cell(size(whole(row, "size_bytes")))),
+        (Column("first", drop=1), other("first", "quiet")),
+        ("later", lambda row: Cell(as_time(row.value), tone="strong")),
+        ("free", other("free")),
+    )
+
+
+def energies(evidence: Evidence) -> Table | None:
+    """Power under each load, the energy of a byte, and the part of it above idle."""
+    idle = evidence.row("memory_energy", "power", load="idle")
+    loads: dict[str, tuple[Row, Row | None]] = {}  # power and energy, of each load on the largest arrays
+    for row in sorted(evidence.rows("memory_energy", "energy"), key=lambda row: whole(row, "size_bytes")):
+        power = evidence.row("memory_energy", "power", **row.params)
+        if power is not None and row.value > 0:
+            loads[str(row.params.get("load"))] = power, row
+    if loads and idle is not None:
+        loads["idle"] = idle, None
+
+    def above(load: str) -> Cell:
+        power, energy = loads[load]
+        share = 1 - idle.value / power.value if idle is not None else 0.0
+        return Cell(quantity(energy.value * share, "J/B")) if energy is not None and share > 0 else NOTHING
+
+    return table_of(
+        "Energy of a byte",
+        "two seconds of one kernel, by the GPU's energy counter",
+        loads,
+        ("load", lambda load: Cell(load, tone="strong")),
+        ("power", lambda load: Cell(quantity(loads[load][0].value, "W"))),
+        ("a byte", lambda load: value_cell(loads[load][1], lambda row: quantity(row.value, "J/B"), "strong")),
+        ("above idle", above),
+    )
