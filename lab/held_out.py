@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.archive import store
 from microbench.core.bench import discover
-from microbench.core.model import Environment
+from microbench.core.model import Environment, Settings
 from microbench.core.units import as_time, percent
 from microbench.session import session
 from microbench.session.plan import Plan, Process, Selected, make_plan
 
 if TYPE_CHECKING:
-    from microbench.model.model_check import Check, Point
+    from microbench.model.forecast import Check, Point
 
 Values = Mapping[str, tuple[int | str, ...]]
 ROUNDS = 3
@@ -111,9 +111,8 @@ def measure(path: Path, seconds: float, device: str | None = None) -> None:
     """Measures everything into a new run file."""
     session.make_plan = one_worker
     names = tuple(dict.fromkeys(name for name, _ in (*FITTED, *HELD_OUT)))
-    request = session.RunRequest(
-        select=names, preset="full", rounds=ROUNDS, time_limit_s=seconds, out=path, device=device
-    )
+    settings = Settings("full", names, device=device, rounds=ROUNDS, time_limit_s=seconds)
+    request = session.RunRequest(settings, out=path)
     result = session.execute(request, lambda event: None)
     print(path, dict(Counter(one.status for one in result.run.outcomes)))
     for one in result.run.outcomes:
@@ -154,7 +153,7 @@ def print_check(name: str, checked: Check) -> None:
 def compare(paths: list[Path]) -> None:
     """Compares the first file's fit with its own held-out steps, then with those of the others."""
     from microbench.model.fit import fit
-    from microbench.model.model_check import check
+    from microbench.model.forecast import check
 
     fitted = fit(evidence_of(paths[0]))
     for path in paths:
@@ -166,7 +165,7 @@ def compare(paths: list[Path]) -> None:
 def table(path: Path) -> None:
     """Prints every step of the file, measured and predicted, as CSV."""
     from microbench.model.fit import fit
-    from microbench.model.model_check import check
+    from microbench.model.forecast import check
 
     evidence = evidence_of(path)
     checked = check(evidence, fit(evidence))

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.analysis.host_states import follows
-from microbench.analysis.stats import Interval, rounds_interval, student_factor
+from microbench.analysis.stats import Interval, follows, rounds_interval, student_factor
 
 Values = npt.NDArray[np.float64]
 SEED = 40

@@ -8,12 +8,12 @@ import sys
 from collections import Counter
 
 from microbench.analysis.stats import Row, rows
-from microbench.archive.store import load
+from microbench.library.runs import load
 
 
 def stable_rows(name: str) -> tuple[dict[tuple[str, str], Row], Counter[str]]:
     """Rows of a run by case and metric, those graded stable only, and how many rows each grade has."""
-    found = rows(load(name))
+    found = rows(load(name)[1])
     stable = {(row.case_id, row.metric.name): row for row in found if row.trust == "stable"}
     return stable, Counter(row.trust for row in found)
 

@@ -44,7 +44,7 @@ class Machine:
 
 
 def machine(name: str) -> Machine:
-    run = store.load(RUNS[name])
+    run = store.read(store.find(RUNS[name]))
     gpus = {gpu.uuid: gpu for session in run.sessions for gpu in session.environment.gpus}
     pairs = [Pair(row, row) for row in rows(run) if len(row.outcomes) == ROUNDS and row.metric.kind != "count"]
     pairs = [pair for pair in pairs if has_ratio(*pair[:2])]

@@ -174,7 +174,7 @@ class Place:
         """Resume the run, or measure anew if there is none, and check that every case is measured exactly once."""
         before: tuple[Outcome, ...] = ()
         with suppress(RunUnreadableError):
-            before = store.load(self.out).outcomes
+            before = store.read(store.find(self.out)).outcomes
         begun = any(path.exists() and path.stat().st_size for path in (self.out, self.growing))
         assert bool(before) <= begun
         # As if an hour had passed, after which a run removes the temporary files of processes that were killed.
@@ -184,7 +184,7 @@ class Place:
         again.ended(OK)
         # Other programs may use this machine too, now more and now less.
         self.bench.own_s = max(0.9 * self.bench.own_s, time.monotonic() - again.began_s)
-        after = [outcome for outcome in store.load(self.out).outcomes if outcome.status == "ok"]
+        after = [outcome for outcome in store.read(store.find(self.out)).outcomes if outcome.status == "ok"]
         counts = Counter((outcome.case.id, outcome.round) for outcome in after)
         assert set(counts) == self.bench.cases, f"after --resume: {sorted(counts)}"
         assert set(counts.values()) == {1}, f"measured twice: {counts}"
@@ -202,7 +202,7 @@ class Bench:
         for run in [place.start() for place in places]:
             run.ended(OK)
         self.own_s = time.monotonic() - began_s
-        self.run = store.load(places[0].out)
+        self.run = store.read(store.find(places[0].out))
         # Limits and permissions do not bind root, so these faults run as a user without an account; None if that is
         # impossible.
         tried = os.getuid() == 0 and subprocess.run([*AS_NOBODY, "true"], capture_output=True, check=False).returncode
@@ -294,7 +294,7 @@ def stream_lost(place: Place, seed: random.Random, name: str, how: str) -> None:
         os.close(reading)
     run.ended(OK, USAGE) if (name, how) == ("stdout", "full") else run.ended(OK)
     place.check(run)
-    assert {(each.case.id, each.round) for each in store.load(place.out).outcomes} == place.bench.cases
+    assert {(each.case.id, each.round) for each in store.read(store.find(place.out)).outcomes} == place.bench.cases
 
 
 def folder_deleted(place: Place, seed: random.Random) -> None:
@@ -369,7 +369,7 @@ def together(place: Place, seed: random.Random) -> None:
     time.sleep(seed.choice([0.0, seed.uniform(0, place.bench.own_s)]))
     codes = [run.ended(OK, USAGE) for run in (first, place.start(*arguments))]
     place.check()
-    run, several = store.load(place.out), len(place.bench.cases)
+    run, several = store.read(store.find(place.out)), len(place.bench.cases)
     assert len(run.sessions) == codes.count(OK) + begun, f"sessions lost: {len(run.sessions)}, exit codes {codes}"
     assert len(run.outcomes) == several * len(run.sessions), f"{len(run.outcomes)} outcomes"
 
@@ -385,7 +385,7 @@ def byte_damaged(place: Place, seed: random.Random) -> None:
     else:
         del data[at:]
     place.growing.write_bytes(data)
-    kept = store.load(place.out)
+    kept = store.read(store.find(place.out))
     assert len(kept.outcomes) >= data.count(b"\n") - 3, "one byte costs two outcomes at most"
     place.complete()
 

@@ -155,7 +155,7 @@ class Reader:
     """Writes one hostile file after another into a folder of its own and reads it. The bases are whole files."""
 
     def __init__(self) -> None:
-        measured = store.load("nvidia-h200")
+        measured = store.read(store.find("nvidia-h200"))
         self.suites = [schema.encode(_of_suite(measured, suite)) for suite in SUITES]
         self.small = [schema.encode(RUN), schema.encode(_of_suite(measured, "host")), export.to_json(RUN)]
         self.grown = [_growing(RUN), _growing(_of_suite(measured, "host"))]
@@ -205,9 +205,9 @@ class Reader:
         path = seed.choice((self.run, self.growing))
         path.write_bytes(mutated(seed, seed.choice(self.small + self.grown)))
         found = history.entries([path])
-        history.prunable([(each.path, each.head) for each in found], 0, None, NOW)
-        if found[0].head.problem:
-            raise MicrobenchError(found[0].head.problem, "")
+        history.prunable([(each.path, each.run) for each in found], 0, None, NOW)
+        if found[0].run is None:
+            raise MicrobenchError("it cannot be read", "")
 
     def toml(self, seed: random.Random) -> None:
         self.step.write_bytes(mutated(seed, seed.choice(self.steps)))

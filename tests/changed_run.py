@@ -15,7 +15,7 @@ from microbench.core.model import Fact, GpuInfo, Measurement, Outcome, Param, Ru
 @cache
 def bundled(*suites: str, name: str = "nvidia-h200") -> Run:
     """The bundled run with these suites alone; with all of them if none is named."""
-    run = store.load(name)
+    run = store.read(store.find(name))
     infos = tuple(info for info in run.benchmarks if not suites or info.suite in suites)
     names = {info.name for info in infos}
     outcomes = tuple(one for one in run.outcomes if one.case.benchmark in names)

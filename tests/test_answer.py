@@ -43,7 +43,7 @@ def test_a_line_has_the_figures_of_a_recorded_run(run: str, name: str, words: st
 
 def test_the_cheapest_layer_has_one_figure_on_the_screen_and_in_the_finding() -> None:
     """Once the screen showed calls with four arguments, the finding calls with none, so they named different layers."""
-    run = store.load("nvidia-h200")
+    run = store.read(store.find("nvidia-h200"))
     (title,) = (each.title for each in findings(run) if each.rule == "launch.layers")
     cheapest, figure = re.fullmatch(r"4 arguments: (\S+) ([\d.]+ µs) · .*", line(run, "from Python")).groups()
     assert title == f"From Python, {cheapest} launches cheapest: {figure} a call with 4 arguments"
@@ -51,7 +51,7 @@ def test_the_cheapest_layer_has_one_figure_on_the_screen_and_in_the_finding() ->
 
 def test_the_link_has_the_same_figures_on_the_screen_and_in_the_findings() -> None:
     """Once the screen gave the fastest pageable rate of any size, and the finding that of the largest size."""
-    run = store.load("nvidia-h200")
+    run = store.read(store.find("nvidia-h200"))
     figures, titles = line(run, "link"), {each.rule: each.title for each in findings(run)}
     both = re.search(r"both ways ([\d.]+ GB/s)", figures)
     assert f"carry {both[1]}," in titles["link.both"]

@@ -18,7 +18,7 @@ from test_diagnose_cli import program
 
 from microbench.archive import schema, store
 from microbench.archive.export import HEADER
-from microbench.cli.signature import Without, signature_of
+from microbench.cli.options import Without, signature_of
 from microbench.core.bench import discover
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.options import argument, option
@@ -184,7 +184,7 @@ def finish(run_size: dict[str, bool], exit_code: ExitCode, path: str = "run.json
 
     def execute(request: session.RunRequest, listener: object, *others: object) -> session.RunResult:
         run = make_run(**run_size)  # type: ignore[arg-type]
-        return session.RunResult(run, Path(path), exit_code, run.sessions[-1].environment)
+        return session.RunResult(run, Path(path), exit_code)
 
     return execute
 
@@ -286,7 +286,7 @@ def test_closed_streams_leave_the_run_file_whole(data: Path) -> None:
         command = f"{sys.executable} -m microbench run launch_cost --quick --device fake --json --out {path} {stream}"
         found = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
         assert found.returncode == 0, found.stderr
-        assert store.load(path).outcomes
+        assert store.read(store.find(path)).outcomes
         assert stream == ">&-" or json.loads(found.stdout)["simulated"] is True
 
 

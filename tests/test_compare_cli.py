@@ -239,7 +239,7 @@ def quiet_times(factor: float, *names: str, clock: str = "host") -> str:
 
 @cache
 def slowed_quiet(factor: float, *names: str, clock: str) -> bytes:
-    run = store.load(QUIET)
+    run = store.read(store.find(QUIET))
     suite = {info.name: info.suite for info in run.benchmarks}
 
     def slowed(outcome: Outcome) -> Outcome:

@@ -327,7 +327,7 @@ def called_same(change: float) -> tuple[float, float]:
     decision = decide(in_turn)
     least, most = (np.abs(decision.judged.shift) + sign * decision.judged.half for sign in (-1, 1))
     before = ~decision.changed & (most <= math.log(1.1)) & (least <= SMALLEST_CHANGE)
-    now = [not decision.changed[row] and decision.unchanged(row) == "same" for row in range(rows_)]
+    now = [not decision.changed[row] and decision.unchanged(row)[0] == "same" for row in range(rows_)]
     return float(before.mean()), float(np.mean(now))
 
 
@@ -403,7 +403,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 @pytest.fixture(scope="module", params=["nvidia-h200", *RECORDED])
 def recorded(request: pytest.FixtureRequest) -> Run:
-    return store.load(request.param)
+    return store.read(store.find(request.param))
 
 
 def test_rounds_of_a_recorded_run_split_in_two_are_all_but_silent(recorded: Run) -> None:
@@ -434,7 +434,7 @@ def split(whole: Figures, base: tuple[int, ...]) -> Decision:
 
 def test_recorded_rates_of_tensor_cores_scatter_less_at_one_clock() -> None:
     """Where the SM clock moved most from round to round."""
-    whole = recorded_figures(store.load(RECORDED[1]), "bound")
+    whole = recorded_figures(store.read(store.find(RECORDED[1])), "bound")
     moved = np.abs(whole.base - whole.base_at_clock).std(axis=1)
     loudest = np.argsort(-moved)[:10]
     assert whole.base_at_clock[loudest].std(axis=1).mean() < 0.7 * whole.base[loudest].std(axis=1).mean()

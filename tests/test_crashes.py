@@ -20,9 +20,9 @@ from worker_run import Recorder, outcomes, run
 from microbench.archive import schema, store
 from microbench.archive.runfile import ResultLostError
 from microbench.core.errors import ExitCode, MicrobenchError
+from microbench.core.model import Settings
 from microbench.session import session, supervisor
-from microbench.session.events import CaseDone, CaseStarted, Event, RunEnded
-from microbench.session.messages import Busy, Job, Message, Waiting
+from microbench.session.messages import Busy, CaseDone, CaseStarted, Event, Job, Message, RunEnded, Waiting
 from microbench.session.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
 from microbench.session.request import Intent, RunRequest
 from microbench.session.session import NothingMeasuredError, Seams, execute
@@ -169,17 +169,21 @@ def spared() -> Iterator[list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running")
-def test_a_worker_that_cannot_be_killed_ends_the_run(spared: list[int], tmp_path: Path) -> None:
+def test_a_worker_that_cannot_be_killed_ends_the_run(
+    spared: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # On a busy machine the probe's worker takes seconds to exit, and the first case may be silent for a while: only
     # the worker of the hanging case may run out of patience.
     patience = Patience(silent_s=2, busy_s=60, leave_s=60, killed_s=0.2)
-    seams = Seams("worker_benchmarks", "worker_backend", patience, kill=lambda pid, _: spared.append(pid))
+    seams = Seams("worker_benchmarks", "worker_backend", patience)
     path = tmp_path / "run.json"
-    request = RunRequest(("wild",), overrides={"how": ("nothing", "hang", "print")}, out=path)
-    cause, next_step = _stopped(request, seams)
+    request = RunRequest(Settings(select=("wild",), overrides={"how": ("nothing", "hang", "print")}), out=path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", lambda pid, _: spared.append(pid))
+        cause, next_step = _stopped(request, seams)
     assert str(spared[-1]) in cause
     assert str(path) in next_step
-    assert [outcome.status for outcome in store.load(path).outcomes] == ["ok", "timed_out"]
+    assert [outcome.status for outcome in store.read(store.find(path)).outcomes] == ["ok", "timed_out"]
 
 
 def _stopped(request: RunRequest, seams: Seams) -> tuple[str, str]:
@@ -198,7 +202,7 @@ def test_ctrl_c_finishes_the_file() -> None:
     result = run("calm", listener=listener)
     assert result.exit_code == ExitCode.INTERRUPTED
     assert listener.events[-1] == RunEnded(result.path, "interrupted")
-    assert [one.case.id for one in store.load(result.path).outcomes] == ["calm[size=1]"]
+    assert [one.case.id for one in store.read(store.find(result.path)).outcomes] == ["calm[size=1]"]
 
 
 def test_ctrl_c_during_the_probe_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +225,7 @@ def test_ctrl_c_before_the_first_case_leaves_no_empty_run_or_session(data: Path)
     path = run("calm").path
     with pytest.raises(NothingMeasuredError):
         run("wild", into=str(path), listener=Recorder(interrupt_at=CaseStarted))
-    kept = store.load(path)
+    kept = store.read(store.find(path))
     assert [info.name for info in kept.benchmarks] == ["calm"]
     assert len(kept.sessions) == 1
     assert list(data.iterdir()) == [path]
@@ -241,7 +245,7 @@ def test_a_run_that_cannot_start_another_process_is_finished(monkeypatch: pytest
         run("calm", out=path, rounds=2, listener=listener)
     assert caught.value.next_step == f"what was measured is in {path}; free memory"
     assert listener.events[-1] == RunEnded(path, "stopped")
-    assert [outcome.round for outcome in store.load(path).outcomes] == [0, 0]
+    assert [outcome.round for outcome in store.read(store.find(path)).outcomes] == [0, 0]
 
 
 def test_a_run_goes_on_where_the_kernel_reaps_its_workers() -> None:
@@ -266,8 +270,9 @@ def test_a_killed_parent_leaves_a_readable_run_and_no_worker(tmp_path: Path) -> 
     path = tmp_path / "run.json"
     program = f"""
 from pathlib import Path
+from microbench.core.model import Settings
 from microbench.session.session import RunRequest, Seams, execute
-request = RunRequest(('wild',), overrides={{'how': ('nothing', 'hang')}}, out=Path({str(path)!r}))
+request = RunRequest(Settings(select=('wild',), overrides={{'how': ('nothing', 'hang')}}), out=Path({str(path)!r}))
 execute(request, lambda event: print(event, flush=True), Seams('worker_benchmarks', 'worker_backend'))
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -280,7 +285,7 @@ execute(request, lambda event: print(event, flush=True), Seams('worker_benchmark
                 break
         workers = _children(parent.pid)
         parent.kill()
-    assert [outcome.status for outcome in store.load(path).outcomes] == ["ok"]
+    assert [outcome.status for outcome in store.read(store.find(path)).outcomes] == ["ok"]
     assert workers
     deadline_s = time.monotonic() + 5
     while any(_is_alive(pid) for pid in workers):
@@ -320,7 +325,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_measured(tmp_path: Path) ->
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert caught.value.exit_code == ExitCode.SOME_FAILED
     assert str(store.growing_path(path)) in caught.value.next_step
-    assert [outcome.case.id for outcome in store.load(path).outcomes] == ["calm[size=1]"]
+    assert [outcome.case.id for outcome in store.read(store.find(path)).outcomes] == ["calm[size=1]"]
     result = run(resume=str(path))
     assert [outcome.case.id for outcome in outcomes(result)] == ["calm[size=1]", "calm[size=2]"]
 
@@ -340,7 +345,7 @@ def test_two_processes_that_add_to_one_run_lose_no_session(tmp_path: Path, monke
 
     monkeypatch.setattr(session, "examine", overtaken)
     run("calm", into=str(path))
-    kept = store.load(path)
+    kept = store.read(store.find(path))
     assert len(kept.sessions) == 3
     assert [outcome.session for outcome in kept.outcomes] == [0, 0, 1, 1, 2, 2]
 
@@ -353,7 +358,7 @@ def test_what_a_damaged_line_held_is_measured_again(tmp_path: Path) -> None:
     path.unlink()
     head = schema.encode(msgspec.structs.replace(finished, outcomes=()))
     store.growing_path(path).write_bytes(head + lines[0].replace(b'"', b"'", 1) + lines[1])
-    assert store.load(path).damaged_lines == 1
+    assert store.read(store.find(path)).damaged_lines == 1
     result = run(resume=str(path))
     assert sorted(outcome.case.id for outcome in outcomes(result)) == ["calm[size=1]", "calm[size=2]"]
     assert result.run.damaged_lines == 0
@@ -375,7 +380,7 @@ def test_a_folder_that_is_deleted_meanwhile_costs_no_outcome(tmp_path: Path, mon
         run("calm", out=folder / "run.json", listener=DeleteFolder())
     (path,) = (tmp_path / "here").iterdir()
     assert str(path) in caught.value.next_step
-    assert [outcome.status for outcome in store.load(path).outcomes] == ["ok", "ok"]
+    assert [outcome.status for outcome in store.read(store.find(path)).outcomes] == ["ok", "ok"]
 
 
 def test_what_the_time_does_not_reach_is_skipped() -> None:

@@ -7,15 +7,14 @@ import pytest
 from cuda.bindings import driver
 from gpu_checks import proven
 
-from microbench.analysis.rates import alu_rate, sparse_rate
+from microbench.analysis.rates import alu_rate, rate_of
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.experiments.compute import alu
 from microbench.experiments.compute.alu import AluOperation, Bits, Operands, arithmetic, chain, expected
-from microbench.experiments.compute.clocks import clock_bracket, state
 from microbench.experiments.compute.cublaslt import Call, CublasLt
-from microbench.experiments.compute.operands import GemmData
-from microbench.experiments.compute.products import Gemm, Library, Problem, free_bytes, needed_bytes, problem
+from microbench.experiments.compute.instructions import clock_bracket, state
+from microbench.experiments.compute.products import Gemm, GemmData, Library, Problem, free_bytes, needed_bytes, problem
 from microbench.experiments.compute.tensor import TensorInstructions, TensorPath, TensorType, tensor
 from microbench.gpu.cuda.device import CudaGpu
 from microbench.gpu.protocol.gpu import Gpu, Submit
@@ -340,7 +339,7 @@ def test_sparse_results_are_right_and_faster(gpu: Gpu, path: TensorPath, dtype: 
         assert "compared in float64" in unit.check()
     rates = [one.operations * 4000 / one.take(4000).cycles for one in (unit, dense)]
     assert 1.2 < rates[0] / rates[1] < 2.02
-    limit = sparse_rate(dtype, gpu.info)
+    limit = rate_of(f"sparse:{dtype}", gpu.info)
     assert limit is None or 0.4 < rates[0] / limit.value < 1.01
     expect_zeros_to_be_noticed(unit)
 

@@ -1,6 +1,7 @@
 """doctor's checks: one state and one next step for each thing looked at, judged by the rules that explain a run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,10 +14,19 @@ from microbench.core.model import Environment, Fact, LinkInfo, MemoryErrors
 from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.session import doctor
 
-AROUND = doctor.Surroundings(
-    data_folder="/data", data_free_bytes=10**12, data_reason=None, loop_cache="/cache", layers=("cuda_bindings",),
-    counters={QUIET_GPU.uuid: "exact"},
+CUDA, TORCH, OUT, WARP = (
+    SimpleNamespace(name=name, package=package, install=f"pip install {install}")
+    for name, package, install in (
+        ("cuda_bindings", "cuda", ""), ("torch_eager", "torch", "torch"), ("torch_out", "torch", "torch"),
+        ("warp", "warp", "warp-lang"),
+    )
 )  # fmt: skip
+# What the doctor looks at besides the environment, on a machine on which all is well.
+AROUND: dict[str, Any] = {
+    "data_folder": lambda: Path("/data"), "free_bytes": lambda folder: (10**12, None),
+    "loop_cache_folder": lambda: "/cache", "counting": lambda gpu: "exact", "layers": lambda: [CUDA],
+    "importable": lambda package: package == "cuda",
+}  # fmt: skip
 GPU = msgspec.structs.replace(QUIET_GPU, compute_capability=(9, 0), link=LinkInfo(max_payload_bytes=256))
 PACKAGES = {"cuda-bindings": "13.0.3", "numba": "0.68.1", "nvidia-cuda-nvrtc": "13.0.88", "nvidia-ml-py": "13.580"}
 
@@ -34,47 +44,42 @@ def named(report: list[doctor.Check], name: str) -> doctor.Check:
     return next(check for check in report if check.name == name)
 
 
-def around(**fields: Any) -> doctor.Surroundings:
-    return msgspec.structs.replace(AROUND, **fields)
-
-
 HOPELESS = msgspec.structs.replace(GPU, index=1, uuid="GPU-2", persistence=False, ecc=None)
 ERRORS = tuple(
     msgspec.structs.replace(GPU, index=index, memory_errors=errors)
     for index, errors in enumerate((MemoryErrors(3, 0, 3, 0, 0, 0, False, False), MemoryErrors(remap_pending=True)))
 )
-MISSING = {"torch_eager": "pip install torch", "torch_out": "pip install torch", "warp": "pip install warp-lang"}
-STATES: dict[str, tuple[Environment, doctor.Surroundings]] = {
+STATES: dict[str, tuple[Environment, dict[str, Any]]] = {
     "no GPU": (
-        environment(gpus=(), no_gpu_reason="no driver", no_gpu_next_step="install it", driver_version=None), AROUND,
+        environment(gpus=(), no_gpu_reason="no driver", no_gpu_next_step="install it", driver_version=None), {},
     ),
-    "a toolkit newer than the driver": (environment(cuda_toolkit_version="14.0"), AROUND),
-    "no NVML": (environment(driver_version=None), AROUND),
-    "no packages": (environment(packages={}), AROUND),
-    "coarse counters": (environment(), around(counters={"GPU-1": "coarse"})),
-    "no counters": (environment(), around(counters={"GPU-1": "no permission"})),
-    "a full disk": (environment(), around(data_free_bytes=5)),
+    "a toolkit newer than the driver": (environment(cuda_toolkit_version="14.0"), {}),
+    "no NVML": (environment(driver_version=None), {}),
+    "no packages": (environment(packages={}), {}),
+    "coarse counters": (environment(), {"counting": lambda gpu: "coarse"}),
+    "no counters": (environment(), {"counting": lambda gpu: "no permission"}),
+    "a full disk": (environment(), {"free_bytes": lambda folder: (5, None)}),
     "a folder that cannot be written": (
-        environment(), around(data_free_bytes=None, data_reason="permission denied"),
+        environment(), {"free_bytes": lambda folder: (None, "permission denied")},
     ),
-    "no cache of loops": (environment(), around(loop_cache=None)),
+    "no cache of loops": (environment(), {"loop_cache_folder": lambda: None}),
     **{
-        f"{name} is {value}": (environment({name: value}), AROUND)
+        f"{name} is {value}": (environment({name: value}), {})
         for name, value in (
             ("clock_source", "hpet"), ("governor", "powersave"), ("governor", None), ("physical_core_count", 2),
             ("profiler", "ncu"), ("CUDA_LAUNCH_BLOCKING", "1"), ("submit_core_numa_node", 0),
         )
     },
-    "missing layers are grouped by what installs them": (environment(), around(missing_layers=MISSING)),
+    "missing layers are grouped by what installs them": (environment(), {"layers": lambda: [CUDA, TORCH, OUT, WARP]}),
     "each GPU is judged by its own state": (
         msgspec.structs.replace(
             environment(gpus=(GPU, HOPELESS)),
             facts=(*environment().facts, Fact("gpu1_ecc", None, "NVML", "Not Supported")),
         ),
-        AROUND,
+        {},
     ),
-    "memory errors are judged where they are known": (environment(gpus=ERRORS), AROUND),
-    "packet sizes need root": (environment(gpus=(msgspec.structs.replace(GPU, link=LinkInfo()),)), AROUND),
+    "memory errors are judged where they are known": (environment(gpus=ERRORS), {}),
+    "packet sizes need root": (environment(gpus=(msgspec.structs.replace(GPU, link=LinkInfo()),)), {}),
 }  # fmt: skip
 
 
@@ -82,25 +87,29 @@ def told(check: doctor.Check) -> str:
     return f"{check.state} {check.name}: {check.found}" + (f" -> {check.next_step}" if check.next_step else "")
 
 
-def test_what_each_state_is_and_what_to_do() -> None:
+def test_what_each_state_is_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each machine what is not said of one on which all is well."""
-    well = [told(check) for check in doctor.examine(environment(), AROUND)]
+
+    def found(machine: Environment, **around: Any) -> list[str]:
+        for name, look in {**AROUND, **around}.items():
+            monkeypatch.setattr(doctor, name, look)
+        return [told(check) for check in doctor.examine(machine)]
+
+    well = found(environment())
     assert all(words.startswith("ok ") and "->" not in words for words in well)
     texts = ["\n".join(("== all is well", *well))]
-    for name, (machine, surroundings) in STATES.items():
-        found = [told(check) for check in doctor.examine(machine, surroundings)]
-        texts.append("\n".join((f"== {name}", *(words for words in found if words not in well))))
+    for name, (machine, around) in STATES.items():
+        texts.append("\n".join((f"== {name}", *(words for words in found(machine, **around) if words not in well))))
     snapshots.same("doctor", "\n\n".join(texts))
 
 
 def test_looking_around_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "not" / "made" / "yet"))
-    found = doctor.look_around(Environment())
-    assert found.data_folder.endswith("yet")
-    assert (found.data_free_bytes or 0) > 0
+    checks = doctor.examine(Environment())
+    assert named(checks, "result folder").found.startswith(str(tmp_path / "not" / "made" / "yet"))
     assert not (tmp_path / "not").exists()
-    assert not set(found.layers) & set(found.missing_layers)
-    assert all("pip install" in line for line in found.missing_layers.values())
+    layers = [check for check in checks if check.name == "Python layers"]
+    assert all("pip install" in (check.next_step or "") for check in layers if check.state == "note")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -141,8 +150,8 @@ class StandInNvml:
     ("answer", "words"),
     [(PcieBytes(0, 0, False), "exact"), (PcieBytes(0, 0, True), "coarse"), (Skip("not allowed"), "not allowed")],
 )
-def test_counting(answer: PcieBytes | Skip, words: str) -> None:
+def test_counting(answer: PcieBytes | Skip, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = StandInNvml(answer)
-    made: Any = lambda uuid: stand_in  # noqa: E731
-    assert doctor.counting(GPU, made) == words
+    monkeypatch.setattr(doctor, "NvmlGpu", lambda uuid: stand_in)
+    assert doctor.counting(GPU) == words
     assert stand_in.closed

@@ -10,8 +10,8 @@ from microbench.analysis.graph_steps import usual_kernels
 from microbench.core.model import Run
 from microbench.explain import graph_rules as graphs
 from microbench.explain.graph_rules import AROUND, Cost, equal_at
+from microbench.model.constants import Pair, pairs
 from microbench.model.fit import fit
-from microbench.model.graph_pairs import Pair, pairs
 
 WHOLE = in_one_round(bundled("launch", "graph"))
 

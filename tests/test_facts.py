@@ -129,31 +129,31 @@ def test_the_tightest_cgroup_limit_counts(server: Path) -> None:
 
 
 def test_a_given_plan_is_recorded_as_it_is(server: Path) -> None:
-    plan = affinity.CorePlan(worker_core=5, parent_cores=(7, 15), watcher_core=6)
-    found = {fact.name: fact.value for fact in host_facts(server, {}, allowed=(5, 6, 7, 15), plan=plan)}
+    cores = affinity.Cores(5, (7, 15), 6, (5, 6, 7), frozenset((5, 6, 7, 15)))
+    found = {fact.name: fact.value for fact in host_facts(server, {}, cores)}
     assert (found["submit_core"], found["watcher_core"], found["parent_cores"]) == (5, 6, "7,15")
     assert (found["submit_core_siblings"], found["submit_core_numa_node"]) == ("13", 1)
     assert (found["cpu_affinity_count"], found["physical_core_count"]) == (4, 3)
 
 
 @pytest.mark.parametrize(("allowed", "near_node", "plan"), [
-    (range(16), None, affinity.CorePlan(1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)),  # not core 0, no siblings
-    (range(16), 1, affinity.CorePlan(4, (0, 8, 1, 9, 2, 10, 3, 11, 6, 14, 7, 15), 5)),
-    ((0, 1, 4, 5), None, affinity.CorePlan(1, (4, 5), 0)),  # the watcher on the worker's node, even on core 0
-    ((0, 1, 2), 1, affinity.CorePlan(1, (0,), 2)),  # no core near the GPU
-    ((3,), None, affinity.CorePlan(3, (3,), 3)),
-    ((0, 1), None, affinity.CorePlan(1, (0,), 0)),
-    ((2, 10), None, affinity.CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
-    ((1, 9, 2, 10), None, affinity.CorePlan(1, (10,), 2)),  # two cores: the parent shares the watcher's
+    (range(16), None, (1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)),  # not core 0, no siblings
+    (range(16), 1, (4, (0, 8, 1, 9, 2, 10, 3, 11, 6, 14, 7, 15), 5)),
+    ((0, 1, 4, 5), None, (1, (4, 5), 0)),  # the watcher on the worker's node, even on core 0
+    ((0, 1, 2), 1, (1, (0,), 2)),  # no core near the GPU
+    ((3,), None, (3, (3,), 3)),
+    ((0, 1), None, (1, (0,), 0)),
+    ((2, 10), None, (2, (10,), 10)),  # one core, two threads: only a sibling is left
+    ((1, 9, 2, 10), None, (1, (10,), 2)),  # two cores: the parent shares the watcher's
 ])  # fmt: skip
-def test_plans_of_servers(server: Path, allowed: Sequence[int], near_node: int | None, plan: affinity.CorePlan) -> None:
-    assert affinity.physical_core_plan(server, allowed, near_node) == plan
+def test_plans_of_servers(server: Path, allowed: Sequence[int], near_node: int | None, plan: object) -> None:
+    assert affinity.find_cores(near_node, server, allowed)[:3] == plan
 
 
 def test_plan_without_sysfs_takes_each_cpu_for_a_core_and_needs_one(tmp_path: Path) -> None:
-    assert affinity.physical_core_plan(tmp_path, (0, 1, 2)) == affinity.CorePlan(1, (0,), 2)
+    assert affinity.find_cores(None, tmp_path, (0, 1, 2))[:3] == (1, (0,), 2)
     with pytest.raises(ValueError, match="no CPU"):
-        affinity.physical_core_plan(tmp_path, ())
+        affinity.find_cores(None, tmp_path, ())
 
 
 @given(st.sets(st.integers(0, 15), min_size=1), st.sampled_from([None, 0, 1, 7]))
@@ -163,7 +163,7 @@ def test_plan_uses_allowed_cpus_and_shares_no_more_than_it_must(
     root = tmp_path_factory.getbasetemp() / "server_of_plans"
     if not root.exists():
         unpack("server", root)
-    plan = affinity.physical_core_plan(root, allowed, near_node)
+    plan = affinity.find_cores(near_node, root, allowed)
     assert {plan.worker_core, plan.watcher_core, *plan.parent_cores} <= allowed
     cores = {cpu % 8 for cpu in allowed}
     worker, watcher = plan.worker_core % 8, plan.watcher_core % 8
@@ -184,7 +184,7 @@ def test_cores_keep_only_their_allowed_cpus(server: Path) -> None:
 
 def test_worker_and_watcher_sit_on_the_gpu_s_node_and_helpers_on_a_core_each(server: Path) -> None:
     cores = affinity.find_cores(1, server, range(16))
-    assert (cores.plan.worker_core, cores.plan.watcher_core) == (4, 5)
+    assert (cores.worker_core, cores.watcher_core) == (4, 5)
     assert cores.helpers == (4, 5, 6, 7, 0, 1, 2, 3)
     assert cores.watcher_alone
 

@@ -44,13 +44,13 @@ def one_round(suite: str) -> Run:
 def test_findings_of_the_bundled_runs(suite: str) -> None:
     parts = []
     for name in BUNDLED:
-        parts += [f"== {name}", *(drawn(one) for one in findings(store.load(name)) if one.suite == suite)]
+        parts += [f"== {name}", *(drawn(one) for one in findings(store.read(store.find(name))) if one.suite == suite)]
     snapshots.same(f"findings-{suite}", "\n".join(parts))
 
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_findings_of_the_bundled_runs_are_short(name: str) -> None:
-    for finding in findings(store.load(name)):
+    for finding in findings(store.read(store.find(name))):
         check_shape(finding)
 
 
@@ -93,7 +93,7 @@ def test_a_finding_names_the_doubtful_rows_among_several() -> None:
 
 def test_no_finding_of_the_bundled_runs_hides_doubtful_rows() -> None:
     for name in BUNDLED:
-        run = store.load(name)
+        run = store.read(store.find(name))
         doubtful = {row_name(row) for row in rows(run) if row.trust in DOUBTS}
         resting = [one for one in findings(run) if not doubtful.isdisjoint(one.rests_on)]
         assert [one.rule for one in resting if not DOUBT.search(one.text) and not one.rule.endswith(".noise")] == []

@@ -18,17 +18,16 @@ from command_line import call
 
 import microbench
 from microbench.archive import schema, store
-from microbench.cli.check import NEEDED
-from microbench.cli.options import Checked
+from microbench.cli.app import NEEDED
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
-from microbench.core.model import Measurement, Run
-from microbench.gpu.fake.environment import COSTS_VARIABLE
+from microbench.core.model import Measurement, Run, Settings
+from microbench.gpu.fake.gpu import COSTS_VARIABLE
 from microbench.report.terminal.progress import LiveProgress
 from microbench.report.terminal.terminal import QuietConsole
-from microbench.session import session
-from microbench.session.events import Listener
+from microbench.session import session, supervisor
+from microbench.session.messages import Listener
 from microbench.session.request import RunRequest
 from microbench.session.session import execute
 
@@ -57,7 +56,7 @@ def test_the_core_has_what_the_screen_and_predictions_rest_on() -> None:
 @pytest.mark.slow
 def test_a_run_without_time_measures_the_whole_core_and_predicts(data: Path) -> None:
     """The budget of one second is over before the first case; later processes are prepared as on a large machine."""
-    result = execute(RunRequest(device="fake", time_limit_s=1.0))
+    result = execute(RunRequest(Settings(device="fake", time_limit_s=1.0)))
     outcomes = {outcome.case.id: outcome for outcome in result.run.outcomes}
     for benchmark in discover().values():
         for case_id in benchmark.core_ids & set(outcomes):
@@ -74,9 +73,9 @@ def test_a_run_without_time_measures_the_whole_core_and_predicts(data: Path) -> 
 
 @pytest.mark.slow
 def test_processes_that_are_prepared_measure_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MOST_SIDE_BY_SIDE", 2)
+    monkeypatch.setattr(supervisor, "MOST_SIDE_BY_SIDE", 2)
     names = ("gemm_throughput", "launch_layers", "graph_lifecycle")
-    result = execute(RunRequest(select=names, preset="quick", device="fake"))
+    result = execute(RunRequest(Settings("quick", names, device="fake")))
     assert result.exit_code == ExitCode.MEASURED
     measured = {outcome.case.benchmark for outcome in result.run.outcomes if outcome.status == "ok"}
     assert measured == set(names)
@@ -111,7 +110,7 @@ def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path:
         four = [4 * value for value in old.values]
         return msgspec.structs.replace(old, samples=msgspec.Raw(msgspec.json.encode(four)))
 
-    slow = with_metrics(store.load("nvidia-h200"), "link_copy", longer)
+    slow = with_metrics(store.read(store.find("nvidia-h200")), "link_copy", longer)
     result = call("check", "link", "--run", saved(slow, tmp_path / "slow.json"))
     assert result.exit_code == ExitCode.SOME_FAILED
     assert "PCIe 5.0 x16 is slow" in result.stdout
@@ -125,7 +124,7 @@ def measured(rate: float) -> session.RunResult:
     """What `check link` measures where the link has that rate."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(COSTS_VARIABLE, f'{{"link_bytes_per_s": {rate}}}')
-        return execute(RunRequest(NEEDED[Checked.LINK], "quick", device="fake"))
+        return execute(RunRequest(Settings("quick", NEEDED["link"], device="fake")))
 
 
 def checked(rates: list[float], monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, str, int]:
@@ -227,7 +226,7 @@ def test_a_run_whose_progress_cannot_be_written_goes_on(report_to: str, data: Pa
     assert ended.returncode == (ExitCode.USAGE if report_to == "/dev/full" else ExitCode.MEASURED)
     (path,) = store.listing()
     assert path.suffix == store.FINISHED
-    assert {outcome.status for outcome in store.load(path).outcomes} == {"ok"}
+    assert {outcome.status for outcome in store.read(store.find(path)).outcomes} == {"ok"}
 
 
 @pytest.mark.slow

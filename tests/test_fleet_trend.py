@@ -167,7 +167,7 @@ def test_what_all_gpus_have_is_told_once(tmp_path: Path) -> None:
 
 def step(node: str, number: int, moment: int, group: str = "DRAM bandwidth", size: float = 0.1) -> _Shift:
     """A change between two campaigns, without more about it."""
-    point = Point("c", node, f"GPU-{number}", number, "class", "", "", None)
+    point = Point((node, f"GPU-{number}"), Board(node, number), ("", "c"), "class", "", None)
     early, since, late = (("", f"{each:03d}") for each in (moment - 2, moment, moment + 1))
     return _Shift(point, group, size, early, since, late, (point,), (point,), 3)
 
@@ -192,7 +192,8 @@ def test_changes_are_told_of_the_largest_place_that_most_of_its_gpus_have_them_i
     assert told(far, 4, 8) == [("", 1, 0)] * 8
     # One GPU has another change at the same time.
     assert told([*every, step("n2", 3, 10, "copies to the GPU")], 4, 8) == [("class", 32, 0), ("", 1, 0)]
-    both = [*every, *(step(one.of.node, one.of.number or 0, 11, "copies to the GPU", -0.2) for one in every)]
+    boards = [one.of.board for one in every]
+    both = [*every, *(step(board.node, board.number or 0, 11, "copies to the GPU", -0.2) for board in boards)]
     assert told(both, 4, 8) == [("class", 32, 0)]
 
 
@@ -330,7 +331,7 @@ def test_what_came_back_before_a_campaign_was_cut_off_is_in_the_store(
         raise ending
 
     monkeypatch.setattr(Engine, "run", cut_off)
-    nothing = clusters.Connection(None, {}, lambda names: {})  # type: ignore[arg-type]
+    nothing = (None, dict[str, str](), lambda names: {})
     monkeypatch.setattr(clusters, "connected", lambda where, wait_s: nullcontext(nothing))
     ended = call("fleet", *command, "launch_cost", "--local", "2", "--store", str(tmp_path / "s"), "--device", "fake")
     assert ended.exit_code == code

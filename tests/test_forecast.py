@@ -89,7 +89,7 @@ def test_many_copies_are_predicted_with_as_few_plays_as_many_kernels(monkeypatch
         played.append(len(of))
         return play(of, **more)
 
-    monkeypatch.setattr("microbench.model.forecast.play", counted)
+    monkeypatch.setattr("microbench.model.model.play", counted)
     predict(Workload((Copies("h2d", 8, 5000), Kernels(1), Wait())), fit(half=0.1), "stream")
     assert max(played) == 5002
     assert sum(played) < 5 * 5002

@@ -182,11 +182,12 @@ def test_a_file_is_changed_only_if_git_has_it(tmp_path: Path) -> None:
     made = Made("train.py::step", proved(), change(file, "step"), proved())
     file.write_text(FILE + "\n")
     with pytest.raises(UsageError, match="not committed"):
-        write_change(made, None, apply=True)
+        write_change(made.change, None, apply=True)
     file.write_text(FILE)
-    assert [path.name for path in write_change(made, None, apply=True)] == ["train.py", "cuda_graph.py"]
+    assert [path.name for path in write_change(made.change, None, apply=True)] == ["train.py", "cuda_graph.py"]
     assert "@graphed\ndef step" in file.read_text()
-    assert [path.name for path in write_change(made, tmp_path / "out", apply=False)] == ["train.diff", "cuda_graph.py"]
+    written = write_change(made.change, tmp_path / "out", apply=False)
+    assert [path.name for path in written] == ["train.diff", "cuda_graph.py"]
 
 
 def test_a_function_that_does_not_exist_is_refused(tmp_path: Path) -> None:

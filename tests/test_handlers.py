@@ -16,7 +16,7 @@ from test_counts import program
 
 import microbench as mb
 from microbench.core.errors import UsageError
-from microbench.library import handlers
+from microbench.library import recordings
 
 
 class Profiler:
@@ -51,7 +51,7 @@ class Recorded:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(handlers, "Recording", Recorded)
+    monkeypatch.setattr(recordings, "Recording", Recorded)
     monkeypatch.setattr(Recorded, "said", [])
     monkeypatch.setattr(Recorded, "fails", "")
     return Recorded.said
@@ -76,7 +76,7 @@ def test_each_trace_of_a_profiler_is_kept_and_diagnosed(tmp_path: Path, capsys: 
 def test_a_window_of_steps_is_recorded(
     said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int, after: int, expected: list[str]
 ) -> None:
-    window = handlers.Window(steps, after, tmp_path / "x.rows")
+    window = recordings.Window(steps, after, tmp_path / "x.rows")
     for step in range(1, 6):
         window.begin_step()
         said.append(str(step))
@@ -89,7 +89,7 @@ def test_a_window_of_steps_is_recorded(
 
 def test_what_cannot_be_recorded_does_not_end_the_run(said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Recorded.fails = "no libcupti"
-    window = handlers.Window(2, 0, None)
+    window = recordings.Window(2, 0, None)
     for _ in range(3):
         window.begin_step()
         window.end_step()
@@ -100,7 +100,7 @@ def test_what_cannot_be_recorded_does_not_end_the_run(said: list[str], capsys: p
 @pytest.mark.parametrize(("steps", "after"), [(0, 0), (1, -1)])
 def test_windows_without_steps_are_refused(steps: int, after: int) -> None:
     with pytest.raises(UsageError):
-        handlers.Window(steps, after, None)
+        recordings.Window(steps, after, None)
 
 
 def test_without_the_package_the_next_step_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from microbench.core.units import percent
 from microbench.explain.graph_rules import foresight
 from microbench.model.fit import fit
-from microbench.model.model_check import Check, check
+from microbench.model.forecast import Check, check
 
 RECORDED = Path(__file__).parent / "data" / "held-out.json.xz"
 TABLE = Path(held_out.__file__).parent / "measurements" / "held-out.csv"

@@ -15,10 +15,9 @@ from command_line import call
 from microbench.comparison.in_turn import FALSE_ALARMS, judge, looks
 from microbench.core.bench import discover
 from microbench.core.model import Run
-from microbench.session.events import CaseDone, Event
-from microbench.session.in_turn import Side, measure_in_turn
+from microbench.session.messages import CaseDone, Event
 from microbench.session.plan import select
-from microbench.session.session import Seams
+from microbench.session.session import Seams, Side, measure_in_turn
 
 SLOWER = 'MICROBENCH_FAKE_COSTS={"submit_ns": 3360}'  # of 3200
 

@@ -10,8 +10,7 @@ import pytest
 from recorded_trees import write
 
 from microbench.core.errors import Skip
-from microbench.host.affinity import pinned
-from microbench.host.interruptions import core_interrupts, thread_state
+from microbench.host.affinity import core_interrupts, pinned, thread_state
 
 TABLE = """\
            CPU0       CPU2

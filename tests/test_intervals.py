@@ -3,8 +3,7 @@
 import intervals
 import pytest
 
-from microbench.analysis.host_states import busy_for_calls, busy_rounds, follows
-from microbench.analysis.stats import Interval, rounds_interval, rows
+from microbench.analysis.stats import Interval, busy_for_calls, busy_rounds, follows, rounds_interval, rows
 from microbench.archive import store
 from microbench.report.tables import figure, levels_words
 
@@ -33,7 +32,7 @@ def test_a_quiet_host_has_no_wider_intervals_than_before() -> None:
 
 def test_the_busy_rounds_of_the_bundled_run_are_told_by_the_controls() -> None:
     """Its Python call took 26, 57, 43, 25 and 29 ns in the five rounds."""
-    run = store.load("nvidia-h200")
+    run = store.read(store.find("nvidia-h200"))
     assert busy_rounds(run) == {0: {1, 2}}
     submit = next(row for row in rows(run) if (row.case_id, row.metric.name) == ("launch_cost", "submit"))
     assert levels_words(submit) == "3.05 µs, 4.18 µs while the host is busy"

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from microbench.analysis import stats
 from microbench.analysis.evidence import Evidence, row_name
-from microbench.analysis.host_states import CONTROLS
 from microbench.analysis.limits import Ceiling
+from microbench.analysis.stats import CONTROLS
 from microbench.archive import schema
 from microbench.core.model import Measurement
 from microbench.library.runs import report_of

@@ -38,26 +38,26 @@ ROOMS: dict[str, str] = {
 MOST_ROOMS, MOST_ARROWS = 20, 85
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
-    "core": 1522,  # async functions and generators are run
-    "analysis": 1531,  # busy rounds of the host are told by its controls, and by calls of Python layers
-    "host": 1811,  # says that it needs Numba
+    "core": 1517,  # async functions and generators are run
+    "analysis": 1452,  # busy rounds of the host are told by its controls, and by calls of Python layers
+    "host": 1776,  # says that it needs Numba
     "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
-    "gpu": 8505,
-    "meter": 986,
-    "experiments": 10338,  # async functions and generators are run; compilers have bounded memory
-    "benchmarks": 4764,
+    "gpu": 8386,
+    "meter": 941,
+    "experiments": 9927,  # async functions and generators are run; compilers have bounded memory
+    "benchmarks": 4729,
     "capture": 2544,  # a graph of a function or of its parts, made and proved; all that code names is looked at
-    "comparison": 2029,  # sides measured in turn have a sequential rule
-    "model": 4173,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6030,
-    "archive": 1932,
+    "comparison": 1962,  # sides measured in turn have a sequential rule
+    "model": 3949,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
+    "explain": 6028,
+    "archive": 1860,
     "traces": 3400,
-    "diagnosis": 6807,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
-    "session": 2244,  # two sides are measured in turn, with Pythons and variables of their own
+    "diagnosis": 6809,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
+    "session": 2121,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8065,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
-    "fleet": 3541,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
-    "library": 2225,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
-    "cli": 2704,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
+    "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
+    "library": 2108,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
+    "cli": 2504,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
@@ -75,8 +75,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "jaxlib": ("gpu.layers",),
     "jinja2": ("report.page",),
     "markupsafe": ("report.page",),
-    "llvmlite": ("gpu", "_kernels", "host.loops", "host.page_loops"),
-    "numba": ("gpu", "_kernels", "host.loops", "host.graph_loops", "host.page_loops"),
+    "llvmlite": ("gpu", "_kernels", "host.loops"),
+    "numba": ("gpu", "_kernels", "host.loops", "host.graph_loops"),
     "numba.cuda": ("gpu", "_kernels"),
     "nvmath": ("experiments.compute",),
     "pyarrow": ("fleet.store", "library.results"),

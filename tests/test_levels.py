@@ -12,7 +12,7 @@ from changed_run import with_metrics
 from make_run import make_run, measurement
 from msgspec.structs import replace
 
-from microbench.analysis import levels
+from microbench.analysis import quantiles
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import Interval, Summary, combined_trust, rounds_interval, rows
 from microbench.archive import store
@@ -35,12 +35,12 @@ from microbench.report.tables import levels_words
     ((1.0, float("nan"), 2.0), 0.0, None),
 ])  # fmt: skip
 def test_rounds_at_two_levels(medians: Sequence[float], width: float, found: tuple[float, float] | None) -> None:
-    assert levels.of_rounds(medians, width) == (None if found is None else pytest.approx(found))
+    assert quantiles.levels_of_rounds(medians, width) == (None if found is None else pytest.approx(found))
 
 
-def samples_at(values: np.ndarray) -> levels.Levels | None:
+def samples_at(values: np.ndarray) -> quantiles.Levels | None:
     ordered = np.sort(values)[None, :]
-    (found,) = levels.of_samples(ordered, np.median(ordered, axis=1), np.zeros(1))
+    (found,) = quantiles.levels_of_samples(ordered, np.median(ordered, axis=1), np.zeros(1))
     return found
 
 
@@ -57,7 +57,7 @@ def test_samples_at_two_levels_and_outliers_of_one() -> None:
 @pytest.mark.parametrize(("scatter", "rounds"), [(0.01, 3), (0.01, 5), (0.02, 5)])
 def test_rounds_of_one_level_seldom_look_like_two(scatter: float, rounds: int) -> None:
     drawn = np.random.default_rng(2).normal(1.0, scatter, (2000, rounds))
-    assert np.mean([levels.of_rounds(list(medians), 0.0) is not None for medians in drawn]) < 0.02
+    assert np.mean([quantiles.levels_of_rounds(list(medians), 0.0) is not None for medians in drawn]) < 0.02
 
 
 def graded(medians: Sequence[float], width: float = 0.002, n: int = 40) -> str:
@@ -77,7 +77,7 @@ def test_rounds_at_two_levels_or_far_from_their_median_are_not_stable() -> None:
 
 
 def test_the_flag_round_trip_of_a_recorded_run_is_at_two_levels() -> None:
-    run = store.load(str(Path(__file__).parent / "data" / "quiet-h200.json.xz"))
+    run = store.read(Path(__file__).parent / "data" / "quiet-h200.json.xz")
     found = {(row.benchmark, row.metric.name, row.params.get("what")): row for row in rows(run)}
     flag = found["launch_cost", "flag_round_trip", None]
     assert flag.trust == "noisy"

@@ -14,7 +14,7 @@ import site_pages
 
 import microbench
 from microbench.library.options import OwnOptions, RunOptions
-from microbench.model.options import StepOptions
+from microbench.model.workload import StepOptions
 
 FUNCTIONS = ("compare", "diagnose", "measure", "predict", "run", "watch")
 

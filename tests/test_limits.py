@@ -151,7 +151,7 @@ def test_the_l1_of_turing_is_half_as_wide() -> None:
 
 
 @pytest.mark.parametrize("capability", [None, (6, 1), (99, 0)])
-@pytest.mark.parametrize("level", limits.CACHE_NAMES)
+@pytest.mark.parametrize("level", ["shared", "l1"])
 def test_caches_of_unknown_architectures_have_no_ceiling(level: str, capability: tuple[int, int] | None) -> None:
     gpu = replace(BOARD, compute_capability=capability)
     assert limits.cache_rate(level, gpu) is None

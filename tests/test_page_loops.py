@@ -9,8 +9,8 @@ import pytest
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray
 from microbench.experiments.link.pipeline import UNIT_BYTES, cut
+from microbench.host.loops import map_and_touch, read_pages, take_and_release, touch_pages
 from microbench.host.native import c_address
-from microbench.host.page_loops import map_and_touch, read_pages, take_and_release, touch_pages
 
 CLOCK = c_address("clock_gettime")
 MMAP, MUNMAP = c_address("mmap"), c_address("munmap")

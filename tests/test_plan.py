@@ -10,7 +10,8 @@ import snapshots
 from microbench.core.bench import Axis, Benchmark, Measured, Package, discover
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import Environment, GpuInfo, Metric, Param
-from microbench.session.plan import Plan, Selected, make_plan, parse_overrides, select
+from microbench.library.options import overrides_of
+from microbench.session.plan import Plan, Selected, make_plan, select
 
 ONE = GpuInfo(name="tiny", uuid="GPU-one")
 OTHER = GpuInfo(name="tiny", uuid="GPU-other")
@@ -68,9 +69,9 @@ def test_everything_is_selected_unless_named() -> None:
     (lambda: selected("kind", overrides={"size_bytes": ("0",)}), "out of range in kind", "takes 1 to 4096"),
     (lambda: selected("kind", overrides={"size_bytes": (4097,)}), "out of range in kind", "takes 1 to 4096"),
     (lambda: selected("kind", overrides={"size_bytes": ("9" * 5000,)}), "is not a value", "whole numbers"),
-    (lambda: parse_overrides(["mode"]), "mode is not axis=value", "for example"),
-    (lambda: parse_overrides(["=1"]), "=1 is not axis=value", "for example"),
-    (lambda: parse_overrides(["mode=spin,,yield"]), "is not axis=value", "for example"),
+    (lambda: overrides_of(["mode"]), "mode is not axis=value", "for example"),
+    (lambda: overrides_of(["=1"]), "=1 is not axis=value", "for example"),
+    (lambda: overrides_of(["mode=spin,,yield"]), "is not axis=value", "for example"),
 ])  # fmt: skip
 def test_a_wrong_name_gets_the_nearest_right_one(action: Callable[[], object], cause: str, next_step: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -82,7 +83,7 @@ def test_a_wrong_name_gets_the_nearest_right_one(action: Callable[[], object], c
 
 
 def test_an_axis_of_numbers_takes_any_in_its_range_and_one_of_names_only_its_own() -> None:
-    overrides = parse_overrides(["size_bytes=1,4096, 77", "mode=yield", "size_bytes=1"])
+    overrides = overrides_of(["size_bytes=1,4096, 77", "mode=yield", "size_bytes=1"])
     assert overrides == {"size_bytes": ("1", "4096", "77", "1"), "mode": ("yield",)}
     kind = selected("kind", overrides=overrides)[0]
     assert [case.params for case in kind.cases] == [{"mode": "yield", "size_bytes": size} for size in (1, 4096, 77)]
@@ -248,7 +249,7 @@ def test_what_is_measured_in_which_order_and_process() -> None:
     ("text", "sizes"), [("size=1KiB", [1024]), ("size_bytes=0.5KiB,64", [512, 64]), ("size=77", [77])]
 )
 def test_values_may_have_a_unit_and_axes_a_short_name(text: str, sizes: list[int]) -> None:
-    (kind,) = selected("kind", overrides={**parse_overrides([text]), "mode": ("spin",)})
+    (kind,) = selected("kind", overrides={**overrides_of([text]), "mode": ("spin",)})
     assert [case.params["size_bytes"] for case in kind.cases] == sizes
 
 

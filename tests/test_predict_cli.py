@@ -14,8 +14,8 @@ from microbench.archive import schema
 from microbench.core.errors import ExitCode
 from microbench.core.model import Run
 from microbench.model.fit import suits
-from microbench.model.options import StepOptions
 from microbench.model.step_file import described, examples
+from microbench.model.workload import StepOptions
 
 DATA = Path(__file__).parent / "data"
 ASKED = ("predict", "--kernels", "1100", "--duration", "6us", "--layer", "torch", "--arguments", "1")

@@ -22,10 +22,9 @@ from microbench.gpu.layers.base import layer_names, layer_titles
 from microbench.model import step_file, words
 from microbench.model.constants import Fit
 from microbench.model.forecast import Forecast, forecast
-from microbench.model.options import StepOptions
 from microbench.model.step_file import examples
 from microbench.model.whatif import Change, Changes, changed, in_words, pairs
-from microbench.model.workload import Copies, HostWork, Kernels, Wait, Workload
+from microbench.model.workload import Copies, HostWork, Kernels, StepOptions, Wait, Workload
 from microbench.report.curves import LEAST
 from microbench.report.document import Portion, Report, Stack, Stacks
 from microbench.report.sheets import prediction

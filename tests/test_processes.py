@@ -13,7 +13,7 @@ import worker_run
 from make_run import make_run
 from msgspec.structs import replace
 
-from microbench.analysis import levels, stats
+from microbench.analysis import quantiles, stats
 from microbench.archive import export, processes, schema, store
 from microbench.core.model import HOST, Deviation, Run
 from microbench.report import tables
@@ -197,7 +197,7 @@ def test_the_words_of_the_grades_name_the_widths_that_they_allow() -> None:
         for width in named:
             assert width in GRADES[grade], grade
             assert width in by_grade[grade], grade
-    assert (stats.STABLE_HALF_WIDTH, stats.STEADY_HALF_WIDTH, levels.LEAST_DISTANCE) == (0.10, 0.03, 0.05)
+    assert (stats.STABLE_HALF_WIDTH, stats.STEADY_HALF_WIDTH, quantiles.LEAST_DISTANCE) == (0.10, 0.03, 0.05)
 
 
 def test_a_simulated_run_has_no_deviations_and_teaches_none(tmp_path: Path) -> None:

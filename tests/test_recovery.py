@@ -13,7 +13,7 @@ from microbench.gpu.fake.costs import FakeCosts, GraphCosts, LayerCosts, Line, M
 from microbench.meter.sampling import SamplingLimits
 from microbench.model.constants import Fit, making_of
 from microbench.model.fit import call_constant, fit
-from microbench.model.model_check import check
+from microbench.model.forecast import check
 
 # What the issue promises.
 WITHIN = 0.02

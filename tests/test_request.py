@@ -14,7 +14,7 @@ from microbench.archive import schema, store
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Environment, GpuInfo, Settings
 from microbench.session import plan, session
-from microbench.session.events import CaseDone
+from microbench.session.messages import CaseDone
 
 pytestmark = pytest.mark.usefixtures("data")
 
@@ -24,7 +24,7 @@ def test_into_adds_a_session_and_joins_the_values_of_an_axis(tmp_path: Path) -> 
     first = run("calm", out=path)
     second = run("calm", "wild", into=str(path), how="nothing", preset="default")
     assert second.path == path
-    loaded = store.load(path)
+    loaded = store.read(store.find(path))
     assert loaded.run_id == first.run.run_id
     assert [outcome.session for outcome in loaded.outcomes] == [0, 0, 1, 1, 1, 1]
     assert [info.name for info in loaded.benchmarks] == ["calm", "wild"]
@@ -45,7 +45,7 @@ def test_resume_measures_only_what_is_not_ok(tmp_path: Path) -> None:
 def test_the_rounds_of_a_resumed_run_are_one_row(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     run("calm", out=path, listener=Recorder(interrupt_at=CaseDone), rounds=3)
-    assert len(store.load(path).outcomes) == 1
+    assert len(store.read(store.find(path)).outcomes) == 1
     found = rows(run(resume=str(path)).run)
     assert [(row.params["size"], len(row.outcomes)) for row in found] == [(1, 3), (2, 3)]
 

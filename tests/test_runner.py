@@ -11,14 +11,28 @@ from worker_run import Recorder, fact, only, outcomes, run
 
 from microbench.archive import store
 from microbench.core.errors import DeviceAbsentError, ExitCode
-from microbench.core.model import Environment, Floors
-from microbench.session import session
+from microbench.core.model import Environment, Floors, Settings
+from microbench.session import supervisor
 from microbench.session.budget import Budget
-from microbench.session.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
-from microbench.session.messages import EnvironmentFound, FloorsFound, Job, Message, Order, Ready, Refused, Waiting
-from microbench.session.process import WorkerProcess, WorkerSilentError
+from microbench.session.messages import (
+    CaseStarted,
+    CaseTick,
+    FloorsFound,
+    Job,
+    Message,
+    Order,
+    PlanMade,
+    Probed,
+    Ready,
+    Refused,
+    RunEnded,
+    Waiting,
+)
+from microbench.session.plan import Process
+from microbench.session.process import Seams, WorkerProcess, WorkerSilentError
 from microbench.session.request import RunRequest
-from microbench.session.session import execute, probe
+from microbench.session.session import execute
+from microbench.session.supervisor import Workers
 
 pytestmark = pytest.mark.usefixtures("data")
 
@@ -31,7 +45,7 @@ def test_a_run_is_measured_shown_and_saved() -> None:
     assert all(outcome.status == "ok" and outcome.wall_s > 0 for outcome in outcomes(result))
     assert outcomes(result)[1].measurements[0].values[0] == pytest.approx(2e-6)
     assert store.last() == result.path
-    loaded = store.load(result.run.run_id)
+    loaded = store.read(store.find(result.run.run_id))
     assert [one.case for one in loaded.outcomes] == [one.case for one in result.run.outcomes]
     assert loaded.outcomes[0].measurements[0].values == outcomes(result)[0].measurements[0].values
     assert [type(event) for event in listener.events[:3]] == [Probed, PlanMade, CaseStarted]
@@ -63,7 +77,7 @@ def test_the_run_before_tells_how_long_a_run_will_take() -> None:
 
 def several(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let ``count`` processes import side by side, whatever the number of CPUs."""
-    monkeypatch.setattr(session, "min", lambda most, cpus: count, raising=False)
+    monkeypatch.setattr(supervisor, "min", lambda most, cpus: count, raising=False)
 
 
 def test_processes_import_side_by_side_but_not_while_a_case_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +205,7 @@ def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
         "warm": ("skipped", worker_backend.NO_GPU),
     }  # fmt: skip
     assert result.exit_code == ExitCode.MEASURED
-    assert result.environment.no_gpu_reason == worker_backend.NO_GPU
+    assert result.run.sessions[-1].environment.no_gpu_reason == worker_backend.NO_GPU
 
 
 def test_benchmarks_that_need_a_gpu_are_an_error_without_one_unless_another_can_be_measured(data: Path) -> None:
@@ -213,7 +227,7 @@ def test_a_named_device_that_is_absent_is_an_error(device: str, data: Path) -> N
 def test_a_probe_that_crashes_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINY_MACHINE", "crash")
     result = run("calm")
-    assert "killed by SIGABRT" in (result.environment.no_gpu_reason or "")
+    assert "killed by SIGABRT" in (result.run.sessions[-1].environment.no_gpu_reason or "")
     assert {outcome.status for outcome in outcomes(result)} == {"ok"}
 
 
@@ -231,16 +245,21 @@ class Answering:
 
     def close(self) -> None: ...
 
+    def end(self) -> None: ...
 
-def test_what_a_probe_sent_before_it_fails_counts() -> None:
-    found = EnvironmentFound(Environment(gpus=(worker_backend.gpu("GPU-one"),)))
+
+def probed(monkeypatch: pytest.MonkeyPatch, *messages: Message | Exception) -> tuple[Environment, Floors]:
+    monkeypatch.setattr(Workers, "start", lambda *_: Answering(*messages))
+    return Workers(Seams(), lambda event: None).probe(Process("probe", None, 0))
+
+
+def test_what_a_probe_sent_before_it_fails_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Probed(Environment(gpus=(worker_backend.gpu("GPU-one"),)))
     floors = FloorsFound(Floors(timer_step_s=1e-9))
     for last in (WorkerSilentError("no sign of life"), Ready()):
-        worker: Any = Answering(found, floors, last)
-        assert probe(worker, None, None) == (found.environment, floors.floors)
+        assert probed(monkeypatch, found, floors, last) == (found.environment, floors.floors)
     for last in (WorkerSilentError("no sign of life"), Refused("failed", "the driver answers nonsense")):
-        worker = Answering(last)
-        environment, nothing = probe(worker, None, None)
+        environment, nothing = probed(monkeypatch, last)
         assert (environment.gpus, nothing) == ((), Floors())
         assert environment.no_gpu_reason == (
             f"the search for a GPU failed: {last.reason if isinstance(last, Refused) else last}"
@@ -255,7 +274,7 @@ def test_a_gpu_that_cannot_be_opened_is_tried_once() -> None:
 
 def test_a_benchmark_of_each_suite_runs_on_the_simulated_gpu() -> None:
     names = ("host_timer", "launch_cost", "graph_update", "link_state", "memory_copy", "tensor_ceiling")
-    result = execute(RunRequest(names, preset="quick", device="fake", time_limit_s=600))
+    result = execute(RunRequest(Settings("quick", names, device="fake", time_limit_s=600)))
     assert result.run.simulated
     wrong = [(outcome.case.id, outcome.reason) for outcome in result.run.outcomes if outcome.status != "ok"]
     assert wrong == []

@@ -16,10 +16,10 @@ from host_case import HostCase
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.launch import second_process as second
-from microbench.host.affinity import CorePlan, Cores
+from microbench.host.affinity import Cores
 
 TELLS = f"import sys, os; os.write(1, {second.READY!r}); "
-CORES = Cores(CorePlan(1, (0,), 3), frozenset((0, 1, 3)), (1, 3, 0))
+CORES = Cores(1, (0,), 3, (1, 3, 0), frozenset((0, 1, 3)))
 
 
 def program(code: str) -> list[str]:
@@ -121,7 +121,7 @@ def test_it_opens_the_same_gpu_on_a_core_of_its_own_until_the_case_ends(
 def test_where_no_second_process_can_run_is_skipped(commands: list[Sequence[str]]) -> None:
     with pytest.raises(Skip, match="compute mode"):
         second.real_second_process(lone_case(3, CORES))
-    one_core = Cores(CorePlan(1, (1,), 1), frozenset((1,)), (1,))
+    one_core = Cores(1, (1,), 1, (1,), frozenset((1,)))
     with pytest.raises(Skip, match="a core of its own"):
         second.real_second_process(lone_case(0, one_core))
     assert not commands

@@ -76,7 +76,8 @@ def test_markdown_has_every_finding_and_every_row() -> None:
     assert len(bullets) == len(report.environment) + sum(len(section.findings) for section in report.sections)
     tables = [table for section in report.sections for study in section.studies for table in study.tables]
     assert sum(len(table.rows) for table in tables) <= sum(line.startswith("| ") for line in text.splitlines())
-    assert "REFERENCE" in to_markdown(report_of(store.load("nvidia-h200-x2"), store.bundled()["nvidia-h200-x2"]))
+    path = store.bundled()["nvidia-h200-x2"]
+    assert "REFERENCE" in to_markdown(report_of(store.read(path), path))
 
 
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
@@ -114,7 +115,7 @@ def validator() -> Any:
 
 def test_the_published_schema_is_up_to_date() -> None:
     outdated = "the schema changed: microbench export --schema > docs/run.schema.json"
-    assert PUBLISHED.read_bytes() == schema.encoded() == call("export", "--schema").stdout_bytes, outdated
+    assert PUBLISHED.read_bytes() == call("export", "--schema").stdout_bytes, outdated
     parts = schema.run_schema()["$defs"]
     assert len(parts) > 15
     assert all(part["description"].strip() and "``" not in part["description"] for part in parts.values())

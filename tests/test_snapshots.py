@@ -31,7 +31,7 @@ from microbench.cli.app import app
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Run
 from microbench.session import doctor, session
-from microbench.session.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
+from microbench.session.messages import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
 
 WIDTHS = (80, 120)
 # Scenes that are kept at 120 columns too: they hold what a wider page shows more of.
@@ -170,7 +170,7 @@ def measured(run: Run) -> Callable[..., session.RunResult]:
             listener(CaseDone(one))
         listener(RunEnded(Path("run.json"), "complete"))
         Path("run.json").write_bytes(schema.encode(run))
-        return session.RunResult(run, Path("run.json"), ExitCode.MEASURED, run.sessions[-1].environment)
+        return session.RunResult(run, Path("run.json"), ExitCode.MEASURED)
 
     return execute
 
@@ -181,7 +181,8 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     absent = "no-gpu" in request.node.callspec.params.get("name", "")
     where = Environment(no_gpu_reason="no driver [bold]", no_gpu_next_step="install one") if absent else examined()
     monkeypatch.setattr("microbench.gpu.open.probe_environment", lambda device: where)
-    monkeypatch.setattr(doctor, "look_around", lambda environment: AROUND)
+    for name, look in AROUND.items():
+        monkeypatch.setattr(doctor, name, look)
     monkeypatch.setattr(session, "execute", measured(make_run(gpu=False) if absent else unusual()))
     if absent:
         bundled = {"nvidia-h200": Path("launch.json").resolve()}
@@ -333,9 +334,9 @@ def test_an_error_is_a_line_of_cause_and_one_of_what_to_do(folder: Path, monkeyp
     known = session.execute
 
     def absent(request: session.RunRequest, listener: object, *others: object) -> session.RunResult:
-        if request.device is None:
+        if request.settings.device is None:
             return known(request, listener)  # type: ignore[arg-type]
-        raise DeviceAbsentError(f"there is no device {request.device}", "see `microbench doctor`")
+        raise DeviceAbsentError(f"there is no device {request.settings.device}", "see `microbench doctor`")
 
     monkeypatch.setattr(session, "execute", absent)
     before, told = sorted(folder.rglob("*")), []

@@ -98,14 +98,14 @@ def test_a_run_is_found_by_id_and_by_the_beginning_of_it(name: str, folder: Path
     path = save(folder / f"{OLD}.json", OLD)
     save(folder / f"{NEW}.json", NEW)
     assert store.find(name) == path
-    assert store.load(name).run_id == OLD
+    assert store.read(store.find(name)).run_id == OLD
 
 
 def test_a_run_is_found_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
     for name in (path, str(path), "mine"):
-        assert store.load(name).run_id == RUN.run_id
+        assert store.read(store.find(name)).run_id == RUN.run_id
     finished = save(tmp_path / "finished.json")
     assert store.find(tmp_path / "finished.jsonl") == finished
 
@@ -126,7 +126,7 @@ def test_a_name_of_two_runs_lists_them_and_a_near_one_is_suggested(folder: Path)
 def test_a_name_of_no_run_is_an_error_of_one_line(name: str, folder: Path) -> None:
     save(folder / f"{OLD}.json")
     with pytest.raises(RunUnreadableError) as caught:
-        store.load(name)
+        store.read(store.find(name))
     assert caught.value.exit_code == ExitCode.UNREADABLE_RUN
     assert len(caught.value.cause.splitlines()) == 1
     assert len(caught.value.cause) < 600
@@ -135,7 +135,7 @@ def test_a_name_of_no_run_is_an_error_of_one_line(name: str, folder: Path) -> No
 def test_bundled_runs_are_readable_small_and_packed() -> None:
     assert "nvidia-h200" in store.bundled()
     for name, path in store.bundled().items():
-        assert store.load(name).sessions
+        assert store.read(store.find(name)).sessions
         assert path.stat().st_size < 3_500_000
         assert store.is_packed(path)
 
@@ -166,16 +166,16 @@ def test_only_regular_files_of_a_possible_size_are_read(folder: Path) -> None:
         sparse.truncate(store.LARGEST_BYTES + 1)
     for name in (folder / "run.json", folder / "pipe.json", "/dev/zero"):
         with pytest.raises(RunUnreadableError):
-            store.load(name)
+            store.read(store.find(name))
     with pytest.raises(RunUnreadableError, match="too large"):
-        store.load(folder / "huge.json")
+        store.read(store.find(folder / "huge.json"))
 
 
 @pytest.mark.parametrize("compress", [lzma.compress, gzip.compress])
 @pytest.mark.parametrize("name", ["run.json.xz", "run.json.gz", "run.json", "anything"])
 def test_a_compressed_run_is_read_whatever_its_name(name: str, compress: Compress, folder: Path) -> None:
     path = pack(folder / name, compress)
-    assert store.load(path) == store.read(save(folder / "plain.json"))
+    assert store.read(store.find(path)) == store.read(save(folder / "plain.json"))
     assert store.is_packed(path)
     assert not store.is_packed(folder / "plain.json")
     assert not store.is_packed(folder / "nothing.json.xz")
@@ -187,9 +187,9 @@ def test_a_growing_run_may_be_compressed_even_in_parts(compress: Compress, folde
     """Programs that compress on several cores write such parts."""
     grown = b"".join([schema.encode(EMPTY), *map(schema.encode_outcome, OUTCOMES)])
     (folder / "run.jsonl.xz").write_bytes(compress(grown[:100]) + compress(grown[100:]))
-    assert len(store.load(folder / "run.jsonl.xz").outcomes) == len(OUTCOMES)
+    assert len(store.read(store.find(folder / "run.jsonl.xz")).outcomes) == len(OUTCOMES)
     path = save(folder / "run.json", NEW)
-    assert store.load(path).run_id == NEW, "a compressed file next to a run is another run"
+    assert store.read(store.find(path)).run_id == NEW, "a compressed file next to a run is another run"
     assert store.listing() == [path]
 
 
@@ -203,7 +203,7 @@ def test_a_damaged_compressed_run_is_an_error_of_one_line(compress: Compress, da
     path = pack(folder / "run.json.xz", compress)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(RunUnreadableError, match="is damaged") as caught:
-        store.load(path)
+        store.read(store.find(path))
     assert len(caught.value.cause.splitlines()) == 1
 
 
@@ -216,7 +216,7 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_not_unpacked(
     (folder / "run.json.xz").write_bytes(bomb)
     tracemalloc.start()
     with pytest.raises(RunUnreadableError, match="too large"):
-        store.load(folder / "run.json.xz")
+        store.read(store.find(folder / "run.json.xz"))
     most_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most_bytes < 20 << 20
@@ -229,7 +229,7 @@ def test_a_run_grows_and_is_finished(folder: Path) -> None:
         file.begin(EMPTY)
         for number, outcome in enumerate(OUTCOMES, start=1):
             file.append(outcome)
-            assert len(store.load(path).outcomes) == number
+            assert len(store.read(store.find(path)).outcomes) == number
         assert not path.exists()
         file.finish(RUN)
     assert [one.name for one in folder.iterdir()] == ["run.json"]
@@ -242,9 +242,9 @@ def test_a_run_that_is_not_finished_stays_readable_and_can_be_grown(folder: Path
         file.begin(EMPTY)
         file.append(OUTCOMES[0])
     assert [one.name for one in folder.iterdir()] == ["run.jsonl"]
-    assert len(store.load(path).outcomes) == 1
+    assert len(store.read(store.find(path)).outcomes) == 1
     with closing(RunFile(path, grow=True)) as file:
-        assert len(store.load(path).outcomes) == 1
+        assert len(store.read(store.find(path)).outcomes) == 1
         file.begin(RUN)
         file.append(OUTCOMES[0])
         file.finish(RUN)
@@ -253,7 +253,7 @@ def test_a_run_that_is_not_finished_stays_readable_and_can_be_grown(folder: Path
         file.begin(RUN)
         file.append(OUTCOMES[0])
         assert path.read_bytes() == finished, "a finished run stays whole while it grows"
-        assert len(store.load(path).outcomes) == len(OUTCOMES) + 1
+        assert len(store.read(store.find(path)).outcomes) == len(OUTCOMES) + 1
         file.finish(RUN)
     assert [one.name for one in folder.iterdir()] == ["run.json"]
 
@@ -343,7 +343,7 @@ def test_a_growing_file_that_was_removed_does_not_spoil_the_run(folder: Path) ->
         file.growing.unlink()
         file.finish(RUN)
     assert [one.name for one in folder.iterdir()] == ["run.json"]
-    assert store.load(path).outcomes == RUN.outcomes
+    assert store.read(store.find(path)).outcomes == RUN.outcomes
 
 
 def test_what_somebody_made_meanwhile_is_not_overwritten(folder: Path) -> None:
@@ -356,7 +356,7 @@ def test_what_somebody_made_meanwhile_is_not_overwritten(folder: Path) -> None:
     assert path.read_text() == "mine"
     (other,) = (one for one in folder.iterdir() if one != path)
     assert str(other) in caught.value.next_step
-    assert store.load(other).outcomes == RUN.outcomes
+    assert store.read(store.find(other)).outcomes == RUN.outcomes
 
 
 def test_what_somebody_put_in_the_place_of_a_reservation_is_not_replaced(folder: Path) -> None:
@@ -468,7 +468,7 @@ def test_a_disk_that_fills_up_keeps_every_whole_outcome(folder: Path) -> None:
     assert caught.value.exit_code == ExitCode.SOME_FAILED
     assert str(folder / "run.jsonl") in caught.value.next_step
     assert [one.name for one in folder.iterdir()] == ["run.jsonl"]
-    assert len(store.load(path).outcomes) == 1
+    assert len(store.read(store.find(path)).outcomes) == 1
     for each in folder.iterdir():
         each.unlink()
     with closing(RunFile(path, grow=False)) as file, largest_file(0), pytest.raises(ResultLostError):
@@ -491,7 +491,7 @@ def test_a_file_system_without_locks_is_written_to_with_a_remark(
     for outcome in RUN.outcomes:
         file.append(outcome)
     file.finish(RUN)
-    assert len(store.load(path).outcomes) == len(RUN.outcomes)
+    assert len(store.read(store.find(path)).outcomes) == len(RUN.outcomes)
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
     result = call("run", "host_timer", "--quick", "--device", "fake", "--out", str(tmp_path / "other.json"))
     assert result.exit_code == 0

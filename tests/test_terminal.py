@@ -15,7 +15,7 @@ from microbench.report.sheets import view
 from microbench.report.terminal import terminal
 from microbench.report.terminal.layout import packed
 from microbench.report.terminal.progress import LiveProgress, PlainProgress
-from microbench.session.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
+from microbench.session.messages import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
 
 HOSTILE = (
     "[bold]x[/bold] [/] [link=http://x]y[/link]", "\x1b[31m\x1b]0;title\x07\x1b[2J", "</script><text>&amp;",

@@ -24,10 +24,10 @@ from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import to_ascii, typed_time
-from microbench.model import timeline as words
+from microbench.model import words
 from microbench.model.fit import fit_for
 from microbench.model.forecast import Forecast, forecast
-from microbench.model.timeline import nearest
+from microbench.model.words import nearest
 from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.report.document import Lane, Report, Span, TimeLine
 from microbench.report.sheets.prediction import Side, timeline_sheet
@@ -168,7 +168,7 @@ def test_what_a_step_looks_like() -> None:
     """Its pictures, and the findings beside them."""
     rows = evidence_by_device(WHOLE)[0]
     every = {
-        name: (*(line for one in pictures(found) for line in lanes(one)), *map(told_of, words.findings(rows, found)))
+        name: (*(line for one in pictures(found) for line in lanes(one)), *map(told_of, words.to_scale(rows, found)))
         for name, found in STEPS.items()
     }
     snapshots.same("timelines", snapshots.in_turn(every))
@@ -204,7 +204,7 @@ def test_a_page_without_blocks_is_ascii() -> None:
 
 
 def finding_of(rule: str, forecast: Forecast, run: Run = WHOLE) -> Finding:
-    return next(each for each in words.findings(evidence_by_device(run)[0], forecast) if each.rule == rule)
+    return next(each for each in words.to_scale(evidence_by_device(run)[0], forecast) if each.rule == rule)
 
 
 def test_the_gain_rests_on_the_nearest_measured_step() -> None:
@@ -214,7 +214,7 @@ def test_the_gain_rests_on_the_nearest_measured_step() -> None:
 
 
 def test_only_kernels_alike_in_one_stream_have_a_pace() -> None:
-    assert words.alike(plain(8, 3e-6)) == words.Alike(8, 3e-6, LOOP_LAYER, 0)
+    assert words.alike(plain(8, 3e-6)) == Kernels(8, (3e-6,))
     other = Kernels(8, (3e-6, 4e-6))
     for parts in ((other, Wait()), (Kernels(8, (3e-6,)), Wait(), Wait()), (Wait(),), (Kernels(8, bytes=1e6),)):
         assert words.alike(Workload(parts)) is None
@@ -223,7 +223,7 @@ def test_only_kernels_alike_in_one_stream_have_a_pace() -> None:
 
 def test_the_nearest_measured_step_is_found() -> None:
     near = some(nearest(evidence_by_device(WHOLE)[0], 8, 3.2e-6))
-    assert (near.kernels, near.pair.duration_ns) == (10, 3000)
+    assert (near.stream.params["kernels"], near.duration_ns) == (10, 3000)
     assert nearest(evidence_by_device(WHOLE)[0], 8, 3e-6, "triton") is None
 
 

@@ -44,7 +44,7 @@ def test_points_are_the_rows_of_their_runs_oldest_first(folder: Path) -> None:
     assert [point.run for point in found] == [run.run_id for run in runs]
     for point, run in zip(found, runs, strict=True):
         (row,) = (one for one in rows(run) if (one.benchmark, one.metric.name) == ("launch_cost", "submit"))
-        assert (point.interval, point.trust, point.unit) == (row.interval, row.trust, row.metric.unit)
+        assert (point.row.interval, point.row.trust) == (row.interval, row.trust)
         assert point.simulated
         assert point.device == "SIMULATED GPU"
 
@@ -55,7 +55,7 @@ def test_rounds_are_joined_and_sessions_are_not(folder: Path) -> None:
     later = tuple(replace(one, session=1) for one in run.outcomes)
     second = replace(run.sessions[0], started_at="2026-02-01T00:00:00+00:00")
     save(folder, replace(run, sessions=(run.sessions[0], second), outcomes=(*run.outcomes, *again, *later)))
-    assert [(point.rounds, point.started_at[:7]) for point in gather()] == [(2, "2026-01"), (1, "2026-02")]
+    assert [(len(point.row.outcomes), point.started_at[:7]) for point in gather()] == [(2, "2026-01"), (1, "2026-02")]
 
 
 def test_only_runs_whose_head_has_the_metric_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +102,8 @@ def test_a_few_cases_are_drawn_and_more_are_asked_about(copies: list[Point]) -> 
     assert caught.value.cause.endswith("cases have this metric")
     assert all(words in caught.value.next_step for words in ("direction (", "size_bytes ("))
     one = copies[0]
-    wanted = {name: str(value) for name, value in one.params.items()}
-    assert (trend.of_cases(copies, wanted, None), trend.of_cases(copies, {}, one.case_id)) == ([one], [one])
+    wanted = {name: str(value) for name, value in one.row.params.items()}
+    assert (trend.of_cases(copies, wanted, None), trend.of_cases(copies, {}, one.row.case_id)) == ([one], [one])
 
 
 def test_an_unknown_case_is_an_error_that_lists_the_axes(copies: list[Point]) -> None:
@@ -128,7 +128,7 @@ def test_a_case_is_given_by_its_axes_or_its_id(text: str | None, parsed: object)
 def test_gpus_of_one_name_are_told_apart(folder: Path) -> None:
     save(folder, recorded(0))
     point = gather()[0]
-    other = replace(point, uuid="GPU-11111111-0000-0000-0000-000000000000")
+    other = replace(point, row=replace(point.row, device="GPU-11111111-0000-0000-0000-000000000000"))
     assert [device for device, _ in trend.by_series([point, other])] == [
         "SIMULATED GPU GPU-00000000",
         "SIMULATED GPU GPU-11111111",
@@ -139,14 +139,12 @@ def test_gpus_of_one_name_are_told_apart(folder: Path) -> None:
 def points(*values: float, **changes: object) -> list[Point]:
     run = recorded(0)
     (first,) = trend.points(run, "launch_cost", "submit", Path("x.json"))
-    return [
-        replace(
-            first, run=f"run-{number}", started_at=f"2026-01-{number + 1:02d}T00:00:00+00:00",
-            interval=replace(first.interval, median=value, low=value * 0.99, high=value * 1.01),
-            **changes,
-        )
-        for number, value in enumerate(values)
-    ]  # fmt: skip
+    made = []
+    for number, value in enumerate(values):
+        interval = replace(first.row.interval, median=value, low=value * 0.99, high=value * 1.01)
+        at = {"run": f"run-{number}", "started_at": f"2026-01-{number + 1:02d}T00:00:00+00:00"}
+        made.append(replace(first, row=replace(first.row, interval=interval), **at, **changes))
+    return made
 
 
 def test_a_curve_shows_each_run_with_its_interval() -> None:
@@ -180,7 +178,7 @@ def test_simulated_figures_and_a_fourth_series_are_not_drawn() -> None:
     assert (report.mark, len(report.sections[0].studies[0].tables[0].rows)) == ("", 1)
     assert ("not drawn", "1 SIMULATED figures: they say nothing about a real GPU") in report.facts
     assert drawing.sheet(METRIC, points(1e-6), {}, [], looked_at=1, table_rows=5).mark == "SIMULATED"
-    many = [point for name in "abcd" for point in points(1e-6, device=name, uuid=None)]
+    many = [point for name in "abcd" for point in points(1e-6, device=name)]
     report = drawing.sheet(METRIC, many, {}, [], looked_at=4, table_rows=50)
     assert sum(name == "not drawn" for name, _ in report.facts) == 1
     assert len(report.sections[0].studies[0].tables[0].rows) == 3

@@ -14,8 +14,7 @@ from microbench.core.bench import Benchmark, Measured, discover
 from microbench.core.errors import DeviceAbsentError, MeasurementError, Skip, UsageError
 from microbench.core.model import Case, Fact, Floors, Metric, Outcome, Telemetry
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.environment import FakeHost
-from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.gpu import FakeHost, open_fake
 from microbench.meter.floors import measure_floors
 from microbench.meter.timer import Meter
 from microbench.session import messages, worker
@@ -135,14 +134,14 @@ def served(one: messages.Job, *orders: messages.Order) -> list[messages.Message]
 
 
 def results(sent: list[messages.Message]) -> list[Outcome]:
-    return [message.outcome for message in sent if isinstance(message, messages.Done)]
+    return [message.outcome for message in sent if isinstance(message, messages.CaseDone)]
 
 
 def test_the_first_case_of_a_benchmark_says_that_it_may_be_long() -> None:
     sent = served(JOB, order(Case("calm", {"size": 1})), order(Case("calm", {"size": 2})))
     kinds = [type(message) for message in sent if not isinstance(message, messages.Tick)]
     assert kinds == [
-        messages.Busy, messages.Ready, messages.Started, messages.Busy, messages.Done, messages.Started, messages.Done,
+        messages.Busy, messages.Ready, messages.Busy, messages.CaseDone, messages.CaseDone,
     ]  # fmt: skip
 
 
@@ -180,7 +179,7 @@ def probed(device: str | None) -> list[messages.Message]:
 
 def test_a_probe_tells_the_machine_then_the_floors_as_far_as_they_go() -> None:
     environment, floors, end = probed("one")  # the tiny GPU has nothing to measure its floors with
-    assert isinstance(environment, messages.EnvironmentFound)
+    assert isinstance(environment, messages.Probed)
     assert environment.environment.gpus[0].uuid == worker_backend.ONE
     assert isinstance(floors, messages.FloorsFound)
     assert floors.floors == Floors(timer_step_s=pytest.approx(30e-9), timer_call_s=pytest.approx(30e-9))
@@ -226,7 +225,7 @@ def speak(one: messages.Job, *orders: bytes) -> tuple[list[dict[str, object]], s
 def test_a_worker_speaks_lines_of_json_and_nothing_else_on_its_stream() -> None:
     answers, errors, code = speak(JOB, *lines(order(Case("wild", {"how": "print"}))))
     kinds = [answer["type"] for answer in answers if answer["type"] != "tick"]
-    assert kinds == ["busy", "ready", "started", "busy", "done"]
+    assert kinds == ["busy", "ready", "busy", "done"]
     assert "rubbish without an end" in errors
     assert "from a child" in errors
     assert code == 0

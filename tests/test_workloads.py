@@ -16,9 +16,8 @@ from microbench.core.errors import UsageError
 from microbench.core.units import typed_factor, typed_rate, typed_size
 from microbench.gpu.layers.base import layer_names
 from microbench.model import step_file
-from microbench.model.options import StepOptions
 from microbench.model.step_file import examples
-from microbench.model.workload import MOST_KERNELS, Copies, Event, HostWork, Kernels, Wait, Workload
+from microbench.model.workload import MOST_KERNELS, Copies, Event, HostWork, Kernels, StepOptions, Wait, Workload
 
 described = partial(step_file.described, layers=layer_names())
 parsed = partial(step_file.parsed, layers=layer_names())

@@ -1,7 +1,7 @@
 """Runs the benchmarks of worker_benchmarks on the devices of worker_backend, in real worker processes: for tests."""
 
-from microbench.core.model import Outcome
-from microbench.session.events import Event
+from microbench.core.model import Outcome, Settings
+from microbench.session.messages import Event
 from microbench.session.process import Patience
 from microbench.session.request import RunRequest
 from microbench.session.session import RunResult, Seams, execute
@@ -32,12 +32,10 @@ def run(
     **more: object,
 ) -> RunResult:
     overrides = {"how": tuple(how.split(","))} if how else {}
-    request = RunRequest(
-        select=names,
-        preset=str(more.pop("preset", "quick" if names and "resume" not in more else "default")),
-        overrides=overrides,
-        **more,
-    )  # type: ignore[arg-type]
+    preset = str(more.pop("preset", "quick" if names and "resume" not in more else "default"))
+    where = {name: more.pop(name) for name in ("out", "into", "resume") if name in more}
+    settings = Settings(preset, names, overrides, **more)  # type: ignore[arg-type]
+    request = RunRequest(settings, **where)  # type: ignore[arg-type]
     seams = Seams("worker_benchmarks", backend, patience)
     return execute(request, listener or Recorder(), seams)
 

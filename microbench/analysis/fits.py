@@ -8,19 +8,14 @@ import numpy as np
 FEWEST_POINTS = 3
 
 
-class Misfit(msgspec.Struct, frozen=True):
-    """The median and the largest distance of the points from the line, as shares of their values."""
-
-    median: float
-    largest: float
-
-
 class Line(msgspec.Struct, frozen=True):
-    """y = constant + slope * x, in the units of the points, with its misfit."""
+    """y = constant + slope * x, in the units of the points, with the median and the largest distance of the points from
+    it, as shares of their values."""
 
     constant: float
     slope: float
-    misfit: Misfit
+    median_off: float
+    most_off: float
 
     def at(self, x: float) -> float:
         return self.constant + self.slope * x
@@ -46,4 +41,4 @@ def line(points: Iterable[tuple[float, float]]) -> Line | None:
         constant, steep = 0.0, float(np.sum(through_zero) / np.sum(through_zero**2))
     slope = float(steep) / reach
     off = np.abs(constant + slope * x - y) / y
-    return Line(float(constant), slope, Misfit(float(np.median(off)), float(np.max(off))))
+    return Line(float(constant), slope, float(np.median(off)), float(np.max(off)))

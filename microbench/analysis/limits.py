@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from microbench.analysis.rates import PER_CLOCK, rate_of
+from microbench.analysis.rates import PER_CLOCK, Rate, rate_of
 from microbench.core.model import GpuInfo, LinkInfo, Param, pcie_raw_rate
 from microbench.core.units import quantity
 
@@ -30,7 +30,6 @@ L1_BYTES_PER_CLOCK = {
 # The L2 has none: an H200's 37.2 B/clk/SM would be 58 % of the 64 bytes that microbenchmarks of older GPUs give to an
 # SM's port, and 96 % of the 5120 bytes that the whole L2 of an A100 sends (white paper). NVIDIA states neither for the
 # H200.
-CACHE_NAMES = {"shared": "shared memory", "l1": "L1"}
 # HBM and GDDR transfer twice per cycle of the memory clock that NVML and the driver report.
 TRANSFERS_PER_MEMORY_CLOCK = 2
 # Parameters with the CUDA index of the GPU whose link moves the data, if that may differ from the GPU under test.
@@ -100,13 +99,10 @@ def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
         return None
     if bound == "dram":
         return _dram_ceiling(gpu)
-    if bound.removesuffix(PER_CLOCK) in CACHE_NAMES:
-        return _cache_ceiling(bound, gpu)
-    if (rate := rate_of(bound, gpu)) is not None:
+    if (rate := cache_rate(bound, gpu) or rate_of(bound, gpu)) is not None:
         if not bound.endswith(PER_CLOCK):
-            return ceiling_at(bound, gpu, gpu.sm_clock_max_hz)
-        source = f"{rate.by} {quantity(rate.value, rate.unit)} ({rate.source})"
-        return Ceiling(rate.value, rate.unit, "any SM clock", source, rate.assumptions)
+            return _at_clock(rate, gpu, gpu.sm_clock_max_hz)
+        return Ceiling(rate.value, rate.unit, "any SM clock", _sourced(rate), rate.assumptions)
     if bound in NVLINK_BOUNDS:
         links, each = gpu.link.nvlinks, gpu.link.nvlink_bytes_per_s
         if not links or not each:
@@ -154,36 +150,16 @@ def _dram_ceiling(gpu: GpuInfo) -> Ceiling | None:
     if not clock_hz or not bits:
         return None
     assumptions = ("all of the board's memory: a MIG instance has a share of it",) if gpu.mig else ()
-    return Ceiling(
-        clock_hz * TRANSFERS_PER_MEMORY_CLOCK * bits / 8,
-        "B/s",
-        f"memory clock {_megahertz(clock_hz)}",
-        f"memory clock {_megahertz(clock_hz)} x {TRANSFERS_PER_MEMORY_CLOCK} x {bits} bit",
-        assumptions,
-    )
+    value, clock = clock_hz * TRANSFERS_PER_MEMORY_CLOCK * bits / 8, f"memory clock {_megahertz(clock_hz)}"
+    return Ceiling(value, "B/s", clock, f"{clock} x {TRANSFERS_PER_MEMORY_CLOCK} x {bits} bit", assumptions)
 
 
-def cache_rate(level: str, gpu: GpuInfo) -> int | None:
-    """Bytes that an SM can read in a clock cycle from "shared" or "l1"; None for an unknown architecture."""
-    capability = gpu.compute_capability
-    if capability not in L1_BYTES_PER_CLOCK:
-        return None
-    return SHARED_BYTES_PER_CLOCK if level == "shared" else L1_BYTES_PER_CLOCK[capability]
-
-
-def _cache_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
-    level = bound.removesuffix(PER_CLOCK)
-    rate = cache_rate(level, gpu)
-    if rate is None:
-        return None
-    each = f"{CACHE_NAMES[level]} {rate} B/clk/SM"
-    if bound.endswith(PER_CLOCK):
-        return Ceiling(float(rate), "B/clk/SM", "any SM clock", each)
-    if not gpu.sm_count or not gpu.sm_clock_max_hz:
-        return None
-    clock = f"SM clock {_megahertz(gpu.sm_clock_max_hz)}"
-    value = rate * gpu.sm_count * gpu.sm_clock_max_hz
-    return Ceiling(value, "B/s", clock, f"{each} x {gpu.sm_count} SMs x {clock}")
+def cache_rate(bound: str, gpu: GpuInfo) -> Rate | None:
+    """What an SM can read in a clock cycle from "shared" or "l1"; None for another bound or an unknown architecture."""
+    own = L1_BYTES_PER_CLOCK.get(gpu.compute_capability or (0, 0))
+    caches = {"shared": ("shared memory", SHARED_BYTES_PER_CLOCK), "l1": ("L1", own)}
+    name, size_bytes = caches.get(bound.removesuffix(PER_CLOCK), ("", None))
+    return Rate(float(size_bytes), "B/clk/SM", name) if own is not None and size_bytes is not None else None
 
 
 def ceiling_at(bound: str | None, gpu: GpuInfo | None, clock_hz: float | None) -> Ceiling | None:
@@ -192,12 +168,19 @@ def ceiling_at(bound: str | None, gpu: GpuInfo | None, clock_hz: float | None) -
     None for another bound, or if the architecture, the number of SMs or the clock is unknown.
     """
     rate = rate_of(bound, gpu)
-    if rate is None or gpu is None or not gpu.sm_count or not clock_hz:
+    return _at_clock(rate, gpu, clock_hz) if rate is not None and gpu is not None else None
+
+
+def _at_clock(rate: Rate, gpu: GpuInfo, clock_hz: float | None) -> Ceiling | None:
+    if not gpu.sm_count or not clock_hz:
         return None
-    clock = f"SM clock {_megahertz(clock_hz)}"
-    source = f"{rate.by} {quantity(rate.value, rate.unit)} x {gpu.sm_count} SMs x {clock} ({rate.source})"
-    unit = rate.unit.replace("/clk/SM", "/s")
+    clock, unit = f"SM clock {_megahertz(clock_hz)}", rate.unit.replace("/clk/SM", "/s")
+    source = _sourced(rate, f" x {gpu.sm_count} SMs x {clock}")
     return Ceiling(rate.value * gpu.sm_count * clock_hz, unit, clock, source, rate.assumptions)
+
+
+def _sourced(rate: Rate, times: str = "") -> str:
+    return f"{rate.by} {quantity(rate.value, rate.unit)}{times}{f' ({rate.source})' if rate.source else ''}"
 
 
 def _megahertz(clock_hz: float) -> str:

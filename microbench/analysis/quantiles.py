@@ -1,17 +1,19 @@
-"""Computes quantiles of samples: of one sorted array, and of many measurements at once."""
+"""Computes quantiles and levels of samples: of one sorted array, and of many measurements at once."""
 
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.analysis.levels import Levels, of_samples
 from microbench.core.model import Measurement, Metric
 
 FloatArray = npt.NDArray[np.floating[Any]]
+# Two levels at which values gather with nothing between them, so that a median hides one; the lower one first.
+Levels = tuple[float, float]
 
 CONFIDENCE = 0.95
 MOST_EXACT = 5000
@@ -26,6 +28,15 @@ WORK = {
     "B/s": "bytes", "B/clk/SM": "bytes", "FLOP/s": "flops", "FLOP/clk/SM": "flops", "OP/s": "operations",
     "OP/clk/SM": "operations", "1/s": "launches",
 }  # fmt: skip
+# Two levels differ by at least this share of the median: twice the variation above which one process counts as noisy.
+LEAST_DISTANCE = 0.05
+# The gap between the levels takes at least this share of the whole range, so each level is narrower than the gap.
+GAP_SHARE = 2 / 3
+# The gap is at least so many times as wide as what blurs each value: a round's interval, or a step of the clock.
+BLURS = 3
+# Samples at either end of a measurement that may be outliers; so each level holds more than this share of them.
+OUTLIERS = 0.1
+FEWEST_SAMPLES = 10
 
 
 class Quantiles(NamedTuple):
@@ -144,21 +155,52 @@ def of_rows(samples: FloatArray, metrics: Sequence[Metric], measured: Sequence[M
         low = np.where(narrow, shares[:, MEDIAN] - step / 2, low)
         high = np.where(narrow, shares[:, MEDIAN] + step / 2, high)
     blurs = np.array([float(each.resolution or 0.0) for each in measured]) / raw_medians * shares[:, MEDIAN]
-    levels = of_samples(values, shares[:, MEDIAN], blurs)
+    levels = levels_of_samples(values, shares[:, MEDIAN], blurs)
     columns = low, high, values[:, 0], values[:, -1], raw_medians
     return list(map(Quantiles, *shares.T.tolist(), *(column.tolist() for column in columns), levels))
 
 
 def _across(ordered: FloatArray) -> FloatArray:
     """The quantiles at SHARES of each row of sorted values, bit for bit those of ``quantile``."""
-    below, above, weights = _places(ordered.shape[1])
+    below, above, weights = map(np.array, zip(*(_neighbours(ordered.shape[1], share) for share in SHARES), strict=True))
     low = ordered[:, below]
     result: FloatArray = low + (ordered[:, above] - low) * weights
     return result
 
 
-@cache
-def _places(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
-    """The ranks around each of SHARES, and its distance from the lower rank."""
-    below, above, weights = zip(*(_neighbours(count, share) for share in SHARES), strict=True)
-    return np.array(below), np.array(above), np.array(weights)
+def levels_of_rounds(medians: Sequence[float], width: float) -> Levels | None:
+    """The two levels of the medians of fresh processes, the lower one first; None if they lie at one level.
+
+    ``width`` is the median width of a round's own interval. Two medians show no levels, however far apart they lie.
+    """
+    ordered = sorted(medians)
+    gaps = [high - low for low, high in pairwise(ordered)]
+    if len(gaps) < 2 or not math.isfinite(sum(ordered)):
+        return None
+    place = max(range(len(gaps)), key=gaps.__getitem__)
+    least = max(LEAST_DISTANCE * abs(middle(ordered)), GAP_SHARE * (ordered[-1] - ordered[0]), BLURS * width)
+    return (middle(ordered[: place + 1]), middle(ordered[place + 1 :])) if gaps[place] > least else None
+
+
+def middle(ordered: Sequence[float]) -> float:
+    """The median of a few sorted values, ten times as fast as NumPy."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+@np.errstate(all="ignore")  # a damaged file may overflow: such samples have no levels
+def levels_of_samples(ordered: FloatArray, medians: FloatArray, steps: FloatArray) -> list[Levels | None]:
+    """The two levels of each row of sorted samples, where it has two. ``steps`` are the steps of the clocks."""
+    count = ordered.shape[1]
+    if count < FEWEST_SAMPLES:
+        return [None] * len(ordered)
+    outliers = math.ceil(OUTLIERS * (count - 1))
+    inner = ordered[:, outliers : count - outliers]
+    gaps = np.diff(inner, axis=1)
+    places = gaps.argmax(axis=1)
+    least = np.maximum(LEAST_DISTANCE * np.abs(medians), GAP_SHARE * (inner[:, -1] - inner[:, 0]))
+    found: list[Levels | None] = [None] * len(ordered)
+    for row in np.flatnonzero(gaps.max(axis=1) > np.maximum(least, BLURS * steps)):
+        split = places[row] + 1
+        found[row] = float(np.median(inner[row, :split])), float(np.median(inner[row, split:]))
+    return found

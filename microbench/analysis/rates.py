@@ -18,24 +18,21 @@ class Rate(msgspec.Struct, frozen=True):
     value: float
     unit: str
     by: str
-    source: str
-    confidence: str
+    source: str = ""
     assumptions: tuple[str, ...] = ()
 
 
-class Halved(NamedTuple):
-    """A rate that gaming boards halve."""
-
-    full: int
-
-
 class Architecture(NamedTuple):
-    """An architecture's rates with their source: tensor cores by type of operands, ALUs by instruction."""
+    """An architecture's rates with their source: tensor cores by type of operands, ALUs by instruction.
+
+    Gaming boards have half of the rates of the types in ``halved``.
+    """
 
     source: str
     confidence: str
-    tensor: dict[str, int | Halved]
+    tensor: dict[str, int]
     alu: dict[str, int]
+    halved: tuple[str, ...] = ()
 
 
 def _alu(fp64: int, fp32: int, fp16x2: int | None, bf16x2: int | None, **other: int) -> dict[str, int]:
@@ -48,24 +45,23 @@ def _alu(fp64: int, fp32: int, fp16x2: int | None, bf16x2: int | None, **other: 
 # Each rate agrees within 1 % with a data sheet's figure over SMs and clock (tests/test_rates.py). They are dense: 2:4
 # structured sparsity doubles those of 16-bit types from 8.0 on. "fp8" accumulates in fp32, "fp8_fast" in fewer bits.
 GUIDE = "CUDA C++ Programming Guide, arithmetic throughput"
-ADA: dict[str, int | Halved] = {
-    "tf32": Halved(512), "fp16_acc16": 1024, "fp16": Halved(1024), "bf16": Halved(1024), "int8": 2048,
-    "fp8_fast": 2048, "fp8": Halved(2048),
-}  # fmt: skip
+ADA = {"tf32": 512, "fp16_acc16": 1024, "fp16": 1024, "bf16": 1024, "int8": 2048, "fp8_fast": 2048, "fp8": 2048}
+IN_FP32 = ("tf32", "fp16", "bf16", "fp8")  # types that add up in fp32
 BLACKWELL_RTX = Architecture(
     f"{GUIDE}; RTX Blackwell white paper, tables 3 and 6",
     "high, fp8 that adds up in fp32 disputed",
     # On an RTX 5090 cuBLASLt's mxfp8 exceeded the half rate that the white paper states for fp8.
     {**ADA, "mxfp8": 2048, "nvfp4": 4096},
     _alu(4, 256, 256, 256, add_int32=128),
+    IN_FP32,
 )
 ARCHITECTURES: dict[tuple[int, int], Architecture] = {
     (7, 0): Architecture(
         f"{GUIDE}; V100 data sheet", "high", {"fp16_acc16": 1024, "fp16": 1024}, _alu(64, 128, 256, None)
     ),
     (7, 5): Architecture(
-        f"{GUIDE}; T4 data sheet", "high", {"fp16_acc16": 1024, "fp16": Halved(1024), "int8": 2048},
-        _alu(4, 128, 256, None),
+        f"{GUIDE}; T4 data sheet", "high", {"fp16_acc16": 1024, "fp16": 1024, "int8": 2048},
+        _alu(4, 128, 256, None), IN_FP32,
     ),
     (8, 0): Architecture(
         f"{GUIDE}; A100 white paper", "high",
@@ -74,13 +70,13 @@ ARCHITECTURES: dict[tuple[int, int], Architecture] = {
     ),
     (8, 6): Architecture(
         f"{GUIDE}; GA102 white paper", "high",
-        {"tf32": Halved(512), "fp16_acc16": 1024, "fp16": Halved(1024), "bf16": Halved(1024), "int8": 2048},
-        _alu(4, 256, 256, 256),
+        {"tf32": 512, "fp16_acc16": 1024, "fp16": 1024, "bf16": 1024, "int8": 2048},
+        _alu(4, 256, 256, 256), IN_FP32,
     ),
     (8, 7): Architecture(
         "Jetson AGX Orin data sheet over SMs and clock", "low", {"int8": 4096, "fp16": 2048}, _alu(4, 256, None, None)
     ),
-    (8, 9): Architecture(f"{GUIDE}; AD102 white paper", "high", ADA, _alu(4, 256, 256, 256)),
+    (8, 9): Architecture(f"{GUIDE}; AD102 white paper", "high", ADA, _alu(4, 256, 256, 256), IN_FP32),
     (9, 0): Architecture(
         f"{GUIDE}; H100 white paper", "high",
         {
@@ -121,7 +117,6 @@ ON_ALUS = {"fp32": "fma_fp32", "fp64": "fma_fp64"}
 # (kHopperTcClockScale). It rates fp64 and the ALUs at the highest clock.
 DATA_SHEET_BOARDS = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
 DATA_SHEET_TENSOR_HZ, DATA_SHEET_HZ = 1.83e9, 1.98e9
-TENSOR, SPARSE, GEMM, ALU = "tensor:", "sparse:", "gemm:", "alu:"
 SPARSE_SINCE, SPARSE_TYPES = (8, 0), ("bf16", "fp16")
 PER_CLOCK = "_per_clock"
 
@@ -129,27 +124,20 @@ PER_CLOCK = "_per_clock"
 def tensor_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
     """The dense rate of an SM's tensor cores; None if they do not support the type."""
     architecture = ARCHITECTURES.get(gpu.compute_capability or (0, 0))
-    rate = architecture.tensor.get(OPERANDS.get(dtype, dtype)) if architecture is not None else None
+    operands = OPERANDS.get(dtype, dtype)
+    rate = architecture.tensor.get(operands) if architecture is not None else None
     if architecture is None or rate is None:
         return None
     assumptions: tuple[str, ...] = ()
-    if isinstance(rate, Halved):
+    if operands in architecture.halved:
         halved = GAMES in gpu.name or gpu.name in HALVED_BOARDS
-        rate = rate.full // 2 if halved else rate.full
+        rate = rate // 2 if halved else rate
         half = "this board adds up in fp32 at half the rate, by its name"
         assumptions = (half if halved else "a board for workstations or data centres, by its name",)
     if architecture.confidence != "high":
         assumptions += (f"confidence {architecture.confidence}",)
     unit = INTEGER if dtype == "int8" else FLOATING
-    return Rate(float(rate), unit, "tensor cores", architecture.source, architecture.confidence, assumptions)
-
-
-def sparse_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
-    """Twice the dense rate, with skipped operations counted as data sheets do; None for a type without 2:4 sparsity."""
-    rate = tensor_rate(dtype, gpu)
-    if rate is None or dtype not in SPARSE_TYPES or (gpu.compute_capability or (0, 0)) < SPARSE_SINCE:
-        return None
-    return msgspec.structs.replace(rate, value=2 * rate.value, by="sparse tensor cores")
+    return Rate(float(rate), unit, "tensor cores", architecture.source, assumptions)
 
 
 def alu_rate(operation: str, gpu: GpuInfo) -> Rate | None:
@@ -160,25 +148,21 @@ def alu_rate(operation: str, gpu: GpuInfo) -> Rate | None:
         return None
     unit = FLOATING if operation.startswith("fma") else INTEGER
     assumptions = () if architecture.confidence == "high" else (f"confidence {architecture.confidence}",)
-    return Rate(float(rate), unit, f"ALUs {operation}", architecture.source, architecture.confidence, assumptions)
-
-
-def gemm_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
-    """The rate of multiplying matrices of the type: on tensor cores, or on ALUs if those do not support it."""
-    rate = tensor_rate(dtype, gpu)
-    return alu_rate(ON_ALUS[dtype], gpu) if rate is None and dtype in ON_ALUS else rate
+    return Rate(float(rate), unit, f"ALUs {operation}", architecture.source, assumptions)
 
 
 def rate_of(bound: str | None, gpu: GpuInfo | None) -> Rate | None:
     """The rate of a bound such as "tensor:bf16", "sparse:bf16", "gemm:fp32", "alu:fma_fp64", also with "_per_clock";
-    else None."""
+    else None. Matrices are multiplied on tensor cores, or on ALUs if those do not support the type."""
     if bound is None or gpu is None:
         return None
-    name = bound.removesuffix(PER_CLOCK)
-    for prefix, look_up in ((TENSOR, tensor_rate), (SPARSE, sparse_rate), (GEMM, gemm_rate), (ALU, alu_rate)):
-        if name.startswith(prefix):
-            return look_up(name.removeprefix(prefix), gpu)
-    return None
+    kind, _, name = bound.removesuffix(PER_CLOCK).partition(":")
+    rate = tensor_rate(name, gpu) if kind in ("tensor", "sparse", "gemm") else None
+    if kind == "sparse" and rate is not None:  # skipped operations are counted, as in data sheets
+        skips = name in SPARSE_TYPES and (gpu.compute_capability or (0, 0)) >= SPARSE_SINCE
+        return msgspec.structs.replace(rate, value=2 * rate.value, by="sparse tensor cores") if skips else None
+    on_alus = name if kind == "alu" else ON_ALUS.get(name) if kind == "gemm" else None
+    return alu_rate(on_alus, gpu) if rate is None and on_alus is not None else rate
 
 
 def data_sheet_clock_hz(bound: str | None, gpu: GpuInfo | None) -> float | None:

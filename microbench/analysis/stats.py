@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from struct import Struct
+from struct import pack
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from microbench.analysis import levels
 from microbench.analysis.clocks import ClockState, clock_state, is_arithmetic
-from microbench.analysis.host_states import busy_rounds, follows
-from microbench.analysis.quantiles import FloatArray, Quantiles, of_rows, quantile, ranks_of, work_of
+from microbench.analysis.quantiles import (
+    LEAST_DISTANCE,
+    FloatArray,
+    Levels,
+    Quantiles,
+    levels_of_rounds,
+    middle,
+    of_rows,
+    quantile,
+    ranks_of,
+    work_of,
+)
 from microbench.core.model import HOST, BenchmarkInfo, Deviation, Measurement, Metric, Outcome, PerCall, Run, Telemetry
 
 Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
@@ -25,7 +34,7 @@ STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
-MOST_WAITING = 1 << 20  # samples, about 10 MB
+TOGETHER = 4096  # measurements that are computed together, of up to a thousand samples each
 MOST_LOG = 700.0  # the logarithm of the largest end of an interval, near that of the largest float
 
 NORMAL_95 = 1.959964
@@ -36,6 +45,12 @@ STUDENT_T = (
     NORMAL_95,
 )  # fmt: skip
 INVERSE_FREEDOM = (*(1 / freedom for freedom in range(1, len(STUDENT_T))), 0.0)
+# Calls from Python and of compiled code, a reading of the clock, a thread that wakes another: times of every round.
+CONTROLS = ("host_call", "host_timer", "host_wakeup")
+# With a single quiet round nobody knows how far quiet rounds lie apart.
+LEAST_QUIET = 2
+# A quiet host drifts by 12 % within a minute. Calls of Python layers lie within 5 % of their fastest round there.
+QUIET_WITHIN = 0.15
 
 
 def student_95(freedom: FloatArray) -> FloatArray:
@@ -96,7 +111,7 @@ def rounds_interval(
         return rounds[0] if deviation is None else _over_processes(rounds[0], deviation)
     medians = [interval.median for interval in rounds]
     low, high = (_median(ends) for ends in zip(*((one.low, one.high) for one in rounds), strict=True))
-    two = None if busy else levels.of_rounds(medians, high - low)
+    two = None if busy else levels_of_rounds(medians, high - low)
     upper = busy or [two is not None and 2 * value > sum(two) for value in medians]
     states = [[one for one, flag in zip(medians, upper, strict=True) if flag == state] for state in (False, True)]
     middle = _median(states[0] if busy else medians)
@@ -141,7 +156,7 @@ def _over_processes(interval: Interval, deviation: Deviation) -> Interval:
 
 def _median(values: Sequence[float]) -> float:
     """The median of a few values; NaN if any value is."""
-    return math.nan if any(map(math.isnan, values)) else levels.middle(sorted(values))
+    return math.nan if any(map(math.isnan, values)) else middle(sorted(values))
 
 
 def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
@@ -168,7 +183,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     tail: float
     trust: Trust
     per_call: PerCall | None = None
-    levels: levels.Levels | None = None
+    levels: Levels | None = None
 
 
 def summarize(
@@ -178,50 +193,24 @@ def summarize(
 
     ``arithmetic``: its case keeps tensor cores or ALUs busy (``is_arithmetic``).
     """
-    summaries = _Summaries()
-    summaries.add(metric, measurement, clock_state(telemetry, arithmetic=arithmetic))
-    return summaries.all()[0]
+    return _summaries([(metric, measurement, clock_state(telemetry, arithmetic=arithmetic))])[0]
 
 
-class _Summaries:
+def _summaries(measured: Sequence[tuple[Metric, Measurement, ClockState]]) -> list[Summary]:
     """Summaries of many measurements; those with equal counts of samples are computed together, which is faster."""
-
-    def __init__(self) -> None:
-        self._made: list[Summary | None] = []
-        self._waiting: dict[tuple[int, bool], list[tuple[int, bytes, Metric, Measurement, ClockState]]] = {}
-        self._samples_waiting = 0
-
-    def add(self, metric: Metric, measurement: Measurement, state: ClockState) -> int:
-        """Add a measurement and return its place in ``all``."""
-        values = measurement.values
-        place, key = len(self._made), (len(values), metric.kind == "rate")
-        packed = _doubles(len(values)).pack(*values)
-        self._waiting.setdefault(key, []).append((place, packed, metric, measurement, state))
-        self._made.append(None)
-        self._samples_waiting += len(values)
-        if self._samples_waiting > MOST_WAITING:
-            self._compute()
-        return place
-
-    def all(self) -> list[Summary]:
-        self._compute()
-        return [summary for summary in self._made if summary is not None]
-
-    def _compute(self) -> None:
-        for (count, _), group in self._waiting.items():
-            places, packed, metrics, measured, states = zip(*group, strict=True)
-            samples = np.frombuffer(b"".join(packed)).reshape(len(packed), count)
-            quantiles = of_rows(samples, metrics, measured)
-            for place, summary in zip(places, map(_summary, metrics, measured, states, quantiles), strict=True):
-                self._made[place] = summary
-        self._waiting.clear()
-        self._samples_waiting = 0
-
-
-@cache
-def _doubles(count: int) -> Struct:
-    """Packs ``count`` floats; NumPy takes four times as long to convert a tuple of them."""
-    return Struct(f"{count}d")
+    made: dict[int, Summary] = {}
+    for first in range(0, len(measured), TOGETHER):
+        groups: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
+        for place, (metric, measurement, _) in enumerate(measured[first : first + TOGETHER], first):
+            values = measurement.values
+            packed = pack(f"{len(values)}d", *values)  # NumPy takes four times as long to convert a tuple
+            groups.setdefault((len(values), metric.kind == "rate"), []).append((place, packed))
+        for (count, _), group in groups.items():
+            samples = np.frombuffer(b"".join(packed for _, packed in group)).reshape(len(group), count)
+            metrics, measurements, states = zip(*(measured[place] for place, _ in group), strict=True)
+            summaries = map(_summary, metrics, measurements, states, of_rows(samples, metrics, measurements))
+            made |= {place: summary for (place, _), summary in zip(group, summaries, strict=True)}
+    return [made[place] for place in range(len(measured))]
 
 
 def _summary(metric: Metric, measurement: Measurement, state: ClockState, quantiles: Quantiles) -> Summary:
@@ -269,7 +258,7 @@ def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
     return "steady" if agree and "noisy" not in grades else "noisy"
 
 
-def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:
+def levels_over(rounds: Sequence[Summary]) -> Levels | None:
     """The two levels at which the rounds lie, or at which the samples of most rounds do; None if there is only one.
 
     Rounds of a single sample have none, because nobody knows how far one sample of a process lies from the next.
@@ -283,7 +272,7 @@ def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:
         low, high = (_median(several) for several in zip(*within, strict=True))
         return low, high
     widths = [summary.interval.high - summary.interval.low for summary in rounds]
-    return levels.of_rounds([summary.interval.median for summary in rounds], _median(widths))
+    return levels_of_rounds([summary.interval.median for summary in rounds], _median(widths))
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -325,7 +314,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         return len(self.summaries) == 1 and self.deviation is None
 
     @property
-    def levels(self) -> levels.Levels | None:
+    def levels(self) -> Levels | None:
         """The two levels at which the row lies, the lower one first, or None."""
         return levels_over(self.summaries)
 
@@ -362,7 +351,7 @@ def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None =
     """
     groups: dict[tuple[int, str | None, str, str], _Group] = {}
     declared = {(info.name, metric.name): metric for info in reversed(run.benchmarks) for metric in info.metrics[::-1]}
-    summaries = _Summaries()
+    measured: list[tuple[Metric, Measurement, ClockState]] = []
     for outcome in run.outcomes if outcomes is None else outcomes:
         telemetry = next(iter(outcome.telemetry.values()), None)
         state = clock_state(telemetry, arithmetic=is_arithmetic(outcome.measurements))
@@ -375,9 +364,10 @@ def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None =
             if (group := groups.get(key)) is None:
                 group = groups[key] = _Group(metric, measurement, [], [])
             group.outcomes.append(outcome)
-            group.places.append(summaries.add(metric, measurement, state))
+            group.places.append(len(measured))
+            measured.append((metric, measurement, state))
     infos = {info.name: info for info in reversed(run.benchmarks)}
-    made, busy = summaries.all(), busy_rounds(run)
+    made, busy = _summaries(measured), busy_rounds(run)
     found = [_row(run, infos, case_id, group, made, busy) for (_, _, case_id, _), group in groups.items()]
     return _listed(run, found) if any(session.order_seed for session in run.sessions) else found
 
@@ -453,3 +443,55 @@ def _row(
         deviation=deviation,
         busy=busy,
     )
+
+
+# Rounds in which the host was busy, by work that no driver and no GPU takes part in.
+
+
+def busy_rounds(run: Run) -> dict[int, frozenset[int]]:
+    """The rounds of each session in which the controls lie on the slower of two levels. Other sessions have none.
+
+    The state of a round is the median over the controls of how much slower each is than in its fastest round.
+    """
+    measured: dict[int, dict[str, dict[int, float]]] = {}
+    for outcome in run.outcomes:
+        if outcome.case.benchmark in CONTROLS and outcome.measurements and outcome.measurements[0].n:
+            first = outcome.measurements[0]
+            rounds = measured.setdefault(outcome.session, {}).setdefault(outcome.case.id, {})
+            rounds[outcome.round] = float(np.median(first.values)) / first.calls_per_sample
+    found = {session: _busy(list(cases.values())) for session, cases in measured.items()}
+    return {session: rounds for session, rounds in found.items() if rounds}
+
+
+def _busy(controls: Sequence[Mapping[int, float]]) -> frozenset[int]:
+    """The rounds that all of these controls have, and in which most of them were on the slower level."""
+    rounds = sorted(set.intersection(*map(set, controls)))
+    costs = np.array([[control[number] for number in rounds] for control in controls])
+    if len(rounds) <= LEAST_QUIET or not (np.isfinite(costs).all() and costs.min() > 0):
+        return frozenset()
+    slowed = np.median(costs / costs.min(axis=1, keepdims=True), axis=0).tolist()
+    two = levels_of_rounds(slowed, 0.0)
+    between = math.sqrt(math.prod(two)) if two is not None else math.inf
+    return frozenset(number for number, slow in zip(rounds, slowed, strict=True) if slow > between)
+
+
+def follows(costs: Sequence[float], busy: Sequence[bool]) -> bool:
+    """Whether a figure is worse in every busy round than in every quiet one, by as much as levels lie apart."""
+    quiet, slowed = ([cost for cost, flag in zip(costs, busy, strict=True) if flag == state] for state in (False, True))
+    if len(quiet) < LEAST_QUIET or not slowed or max(quiet) >= min(slowed):
+        return False
+    return middle(sorted(slowed)) > (1 + LEAST_DISTANCE) * middle(sorted(quiet))
+
+
+def busy_for_calls(costs: Sequence[Sequence[float]]) -> tuple[bool, ...]:
+    """The rounds in which a layer's own calls show that the host was busy; nothing if they show no quiet ones beside.
+
+    Each layer of Python has processes of its own, minutes after the controls. ``costs`` are the rounds of its figures,
+    of which at least a quarter feels the host.
+    """
+    values = np.array(costs)
+    if values.shape[1] <= LEAST_QUIET or not (np.isfinite(values).all() and values.min() > 0):
+        return ()
+    slowed = np.quantile(values / values.min(axis=1, keepdims=True), 0.75, axis=0)
+    busy = tuple((slowed > 1 + QUIET_WITHIN).tolist())
+    return busy if any(busy) and busy.count(False) >= LEAST_QUIET else ()

@@ -9,8 +9,8 @@ import msgspec
 
 from microbench.analysis.clocks import is_arithmetic
 from microbench.analysis.evidence import Evidence, evidence_by_device
-from microbench.analysis.levels import Levels
 from microbench.analysis.limits import ceiling, mover
+from microbench.analysis.quantiles import Levels
 from microbench.analysis.stats import Interval, Quantile, Row, rows, summarize
 from microbench.archive import schema
 from microbench.core.model import Measurement, Outcome, Run

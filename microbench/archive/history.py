@@ -1,6 +1,5 @@
 """Lists recorded runs from the heads of their files, and deletes old ones."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,26 +8,15 @@ from typing import NamedTuple
 from microbench.archive import remarks, store
 from microbench.archive.runfile import is_growing
 from microbench.core.errors import ResultNotWrittenError, RunUnreadableError
+from microbench.core.model import Run
 from microbench.core.units import plain
 
 
-class Head(NamedTuple):
-    """A run without its outcomes. ``started_at`` and ``grown_at`` are the start of its first and last session, UTC in
-    ISO 8601; ``devices`` counts GPUs by name; ``problem`` says why a file is unreadable; the rest is then empty."""
-
-    started_at: str = ""
-    grown_at: str = ""
-    devices: Mapping[str, int] = {}
-    suites: tuple[str, ...] = ()
-    simulated: bool = False
-    problem: str = ""
-
-
 class Entry(NamedTuple):
-    """One recorded run as the history lists it."""
+    """One recorded run as the history lists it: without its outcomes, None if the file cannot be read."""
 
     path: Path
-    head: Head
+    run: Run | None
     remarks: remarks.Remarks
 
 
@@ -38,49 +26,41 @@ def entries(paths: Sequence[Path]) -> list[Entry]:
     return [Entry(path, head(path), notes[path]) for path in paths]
 
 
-def head(path: Path) -> Head:
-    """The head of a run's file; a file that cannot be read has a ``problem``."""
+def head(path: Path) -> Run | None:
+    """The run in a file without its outcomes; None if it cannot be read."""
     try:
-        run = store.read_head(path)
-    except RunUnreadableError as error:
-        return Head(problem=error.cause)
-    gpus = {gpu.uuid: gpu.name for session in run.sessions for gpu in session.gpus}
-    return Head(
-        started_at=run.sessions[0].started_at,
-        grown_at=run.sessions[-1].started_at,
-        devices=Counter(gpus.values()),
-        suites=tuple(dict.fromkeys(info.suite for info in run.benchmarks)),
-        simulated=run.simulated,
-    )
+        return store.read_head(path)
+    except RunUnreadableError:
+        return None
 
 
 State = tuple[tuple[int, ...] | None, ...]
 
 
 def prunable(
-    runs: Sequence[tuple[Path, Head]], keep: int | None, older_than: timedelta | None, now: datetime
+    runs: Sequence[tuple[Path, Run | None]], keep: int | None, older_than: timedelta | None, now: datetime
 ) -> list[Path]:
     """The runs that may be deleted: beyond the newest ``keep``, and older than ``older_than``. None sets no limit.
 
     ``runs`` are the newest first, ``now`` is in UTC. Runs with a label or note, runs being measured, bundled runs and
     unreadable files are never deleted.
     """
-    readable = [(path, head) for path, head in runs if not head.problem]
+    readable = [(path, run) for path, run in runs if run is not None]
     return [
         path
-        for place, (path, head) in enumerate(readable)
+        for place, (path, run) in enumerate(readable)
         if place >= (keep or 0)
-        and (older_than is None or _age(head, now) > older_than)
+        and (older_than is None or _age(run, now) > older_than)
         and not remarks.may_exist(path)
         and not is_growing(path)
         and path not in store.bundled().values()
     ]
 
 
-def _age(head: Head, now: datetime) -> timedelta:
+def _age(run: Run, now: datetime) -> timedelta:
     """The time since the last session began; 0 if it is unreadable."""
     try:
-        begun = datetime.fromisoformat(head.grown_at)
+        begun = datetime.fromisoformat(run.sessions[-1].started_at)
         return now - (begun if begun.tzinfo else begun.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return timedelta(0)

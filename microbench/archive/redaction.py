@@ -12,7 +12,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -86,11 +86,7 @@ GLUED_UUID = re.compile(r"(?:(?<=uuid)|(?<![A-Za-z0-9]))[0-9a-f]{32}(?![A-Za-z0-
 USER_AT_HOST = re.compile(r"(?<![\w.@-])([A-Za-z_][\w.-]*)(@\[?)([A-Za-z0-9](?:[\w.-]*\w)?)")
 
 
-class Identity(NamedTuple):
-    """Names of a machine and of its user."""
-
-    hosts: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
+Identity = tuple[Iterable[str], Iterable[str]]  # names of a machine and of its user
 
 
 def own_identity() -> Identity:
@@ -103,7 +99,7 @@ def own_identity() -> Identity:
     except KeyError:  # the user id of a container may belong to no account
         pass
     hosts = (os.uname().nodename, os.environ.get("HOSTNAME", ""))
-    return Identity(tuple(dict.fromkeys(filter(None, hosts))), tuple(dict.fromkeys(filter(None, users))))
+    return dict.fromkeys(filter(None, hosts)), dict.fromkeys(filter(None, users))
 
 
 def redacted(run: model.Run, identity: Identity | None = None) -> model.Run:

@@ -63,7 +63,12 @@ class RunFile:
                 flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
                 self._descriptor = os.open(self.growing, flags, 0o666)
             except (OSError, ValueError) as error:
-                raise _cannot_write(self.path, error) from None
+                if isinstance(error, FileNotFoundError) and not self.path.parent.is_dir():
+                    cause = f"there is no folder {plain(self.path.parent)}"
+                    raise ResultNotWrittenError(cause, "create it, or choose another") from None
+                cause = f"{plain(self.path)} cannot be written: {getattr(error, 'strerror', None) or error}"
+                next_step = "choose a place you may write to: --out FILE, or MICROBENCH_DATA"
+                raise ResultNotWrittenError(cause, next_step) from None
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -206,11 +211,3 @@ def _exists(path: Path) -> bool:
         return os.path.lexists(path)
     except ValueError:  # a null byte; opening the file reports it
         return False
-
-
-def _cannot_write(path: Path, error: OSError | ValueError) -> ResultNotWrittenError:
-    if isinstance(error, OSError) and error.errno == errno.ENOENT and not path.parent.is_dir():
-        return ResultNotWrittenError(f"there is no folder {plain(path.parent)}", "create it, or choose another")
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    cause = f"{plain(path)} cannot be written: {reason}"
-    return ResultNotWrittenError(cause, "choose a place you may write to: --out FILE, or MICROBENCH_DATA")

@@ -9,7 +9,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -51,14 +51,6 @@ class _Export(msgspec.Struct):
     run: msgspec.Raw
 
 
-class _Lines(NamedTuple):
-    """The parts of a run file: the run's own line, the outcome lines, and the text after the last line end."""
-
-    head: bytes
-    outcomes: list[bytes]
-    tail: bytes
-
-
 def encode(run: Run) -> bytes:
     """Encode the run as a finished file. Raises MeasurementError that names the place of a NaN or infinity."""
     return _line(msgspec.structs.replace(run, deviations={}, damaged_lines=0), "run")
@@ -88,7 +80,10 @@ def decode(data: bytes, name: str = "the file", keep_damage: bool = False) -> Ru
     try:
         run = _decoded(data, name)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", NEXT_STEP) from None
+        why = "it is cut short" if "truncated" in str(error) else str(error)
+        if not isinstance(error, msgspec.DecodeError):
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is not text in UTF-8"
+        raise RunUnreadableError(f"{name} cannot be read as a run: {why}", NEXT_STEP) from None
     if fault := _fault(run):
         raise RunUnreadableError(f"{name} {fault}", NEXT_STEP)
     run = msgspec.structs.replace(run, deviations={})  # a file has none, whatever it claims
@@ -121,39 +116,26 @@ def run_schema() -> dict[str, Any]:
     return {"$schema": dialect, "title": title, "description": ABOUT, **reference, "$defs": parts}
 
 
-def encoded() -> bytes:
-    """The JSON Schema as it is published: indented, and the same on every machine."""
-    return msgspec.json.format(msgspec.json.encode(run_schema()), indent=2) + b"\n"
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not text in UTF-8"
-    return "it is cut short" if "truncated" in str(error) else str(error)
-
-
 def _decoded(data: bytes, name: str) -> Run:
-    lines = _split(data)
+    head, lines, tail = _split(data)
     try:  # most files have this format; reading the version first would parse a large file twice
-        run = msgspec.json.decode(lines.head, type=Run)
+        run = msgspec.json.decode(head, type=Run)
     except msgspec.DecodeError as error:
-        return _of_another_format(lines, name, error)
+        return _of_another_format(head, name, error)
     if run.schema_version != SCHEMA_VERSION:
-        return _of_another_format(lines, name, None)
-    outcomes = [outcome for line in lines.outcomes if (outcome := _outcome(line, len(run.sessions)))]
-    damaged_lines = len(lines.outcomes) - len(outcomes)
-    if last := _outcome(lines.tail, len(run.sessions)):  # None if the process died while it wrote this line
+        return _of_another_format(head, name, None)
+    outcomes = [outcome for line in lines if (outcome := _outcome(line, len(run.sessions)))]
+    damaged_lines = len(lines) - len(outcomes)
+    if last := _outcome(tail, len(run.sessions)):  # None if the process died while it wrote this line
         outcomes.append(last)
     return msgspec.structs.replace(run, outcomes=(*run.outcomes, *outcomes), damaged_lines=damaged_lines)
 
 
-def _of_another_format(lines: _Lines, name: str, error: msgspec.DecodeError | None) -> Run:
+def _of_another_format(head: bytes, name: str, error: msgspec.DecodeError | None) -> Run:
     """Decode an export. Raises ``error`` if the file claims to have this format."""
     with contextlib.suppress(msgspec.DecodeError):
-        return _decoded(bytes(msgspec.json.decode(lines.head, type=_Export).run), name)
-    version = msgspec.json.decode(lines.head, type=_Version).schema_version
+        return _decoded(bytes(msgspec.json.decode(head, type=_Export).run), name)
+    version = msgspec.json.decode(head, type=_Version).schema_version
     if version > SCHEMA_VERSION:
         cause = f"{name} has format {version}, newer than this microbench knows ({SCHEMA_VERSION})"
         raise RunUnreadableError(cause, "update microbench: install a newer checkout or wheel")
@@ -162,12 +144,13 @@ def _of_another_format(lines: _Lines, name: str, error: msgspec.DecodeError | No
     raise RunUnreadableError(f"{name} has format {version}, which no microbench ever wrote", NEXT_STEP)
 
 
-def _split(data: bytes) -> _Lines:
+def _split(data: bytes) -> tuple[bytes, list[bytes], bytes]:
+    """The run's own line, the outcome lines, and the text after the last line end."""
     end = data.find(b"\n")
     if end < 0 or end == len(data) - 1 or data[max(end - 2, 0) : end].rstrip()[-1:] != b"}":
-        return _Lines(data, [], b"")  # finished, or indented over many lines; not copied, because it may be large
+        return data, [], b""  # finished, or indented over many lines; not copied, because it may be large
     *outcomes, tail = data[end + 1 :].split(b"\n")
-    return _Lines(data[:end], [line for line in outcomes if line.strip()], tail)
+    return data[:end], [line for line in outcomes if line.strip()], tail
 
 
 def _outcome(line: bytes, sessions: int) -> Outcome | None:

@@ -154,11 +154,6 @@ def _size(path: Path) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def load(name: str | Path) -> Run:
-    """The run that ``name`` means (see ``find``). Raises RunUnreadableError."""
-    return read(find(name))
-
-
 def read(path: Path, keep_damage: bool = False) -> Run:
     """The run in that file, or in the growing file next to it, which is newer. The file may be compressed.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from microbench.analysis.stats import Interval, Row, Trust, rows
+from microbench.analysis.stats import Row, rows
 from microbench.archive import store
 from microbench.archive.damage import DAMAGED
 from microbench.core.errors import RunUnreadableError, UsageError, nearest
@@ -20,22 +20,14 @@ SMALLEST, LARGEST = 1e-300, 1e300
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One case in one session of a run, over its rounds. ``device`` names the GPU or CPU, ``uuid`` is None without a
-    GPU; ``started_at`` is the session's start, UTC in ISO 8601. ``version`` is the benchmark's, ``unit`` the
-    metric's. ``within_process`` says that the interval holds within one process only."""
+    """One case in one session of a run. ``device`` names the GPU or CPU; ``started_at`` is the session's start, UTC in
+    ISO 8601. ``version`` is the benchmark's."""
 
     run: str
     started_at: str
     version: int
-    case_id: str
-    params: dict[str, Param]
-    unit: str
-    interval: Interval
-    trust: Trust
-    rounds: int
+    row: Row
     device: str
-    within_process: bool = False
-    uuid: str | None = None
     simulated: bool = False
 
 
@@ -75,9 +67,18 @@ def gathered(paths: Sequence[Path], metric: str) -> tuple[list[Point], list[str]
 
 def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
     """The points of one run, one for each case, device and session. Raises ValueError for an impossible figure."""
-    info = run.benchmark(benchmark)
+    if (info := run.benchmark(benchmark)) is None:
+        return []
     outcomes = [outcome for outcome in run.outcomes if outcome.case.benchmark == benchmark]
-    found = [_point(run, row, info.version, name_of(path)) for row in rows(run, outcomes, only=metric)] if info else []
+    found: list[Point] = []
+    for row in rows(run, outcomes, only=metric):
+        session = run.sessions[row.session]
+        gpu = next((gpu for gpu in session.environment.gpus if gpu.uuid == row.device), None)
+        largest = max(map(abs, (row.value, row.interval.low, row.interval.high)))
+        if not largest < LARGEST or 0 < abs(row.value) < SMALLEST:
+            raise ValueError(f"{row.case_id} {row.metric.name} is {row.value}")
+        device = gpu.name if gpu else str(session.environment.fact("cpu_model") or "host")
+        found.append(Point(name_of(path), session.started_at, info.version, row, device, session.simulated))
     if not found and any((outcome.reason or "").startswith(DAMAGED) for outcome in outcomes):
         raise ValueError("every case is damaged")
     return found
@@ -86,30 +87,6 @@ def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
 def name_of(path: Path) -> str:
     """The name of a run by its file."""
     return path.name.partition(".")[0]
-
-
-def _point(run: Run, row: Row, version: int, name: str) -> Point:
-    session = run.sessions[row.session]
-    gpu = next((gpu for gpu in session.environment.gpus if gpu.uuid == row.device), None)
-    interval = row.interval
-    largest = max(map(abs, (interval.median, interval.low, interval.high)))
-    if not largest < LARGEST or 0 < abs(interval.median) < SMALLEST:
-        raise ValueError(f"{row.case_id} {row.metric.name} is {interval.median}")
-    return Point(
-        run=name,
-        started_at=session.started_at,
-        version=version,
-        case_id=row.case_id,
-        params=row.params,
-        unit=row.metric.unit,
-        interval=interval,
-        trust=row.trust,
-        rounds=len(row.outcomes),
-        within_process=row.within_process,
-        device=gpu.name if gpu else str(session.environment.fact("cpu_model") or "host"),
-        uuid=gpu.uuid if gpu else None,
-        simulated=session.simulated,
-    )
 
 
 def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
@@ -133,10 +110,10 @@ def of_cases(known: Sequence[Point], wanted: Mapping[str, str], case_id: str | N
     chosen = [
         point
         for point in known
-        if (case_id is None or point.case_id == case_id)
-        and all(str(point.params.get(name)) == value for name, value in wanted.items())
+        if (case_id is None or point.row.case_id == case_id)
+        and all(str(point.row.params.get(name)) == value for name, value in wanted.items())
     ]
-    cases = {point.case_id for point in chosen}
+    cases = {point.row.case_id for point in chosen}
     if not cases:
         given = case_id or ",".join(f"{name}={value}" for name, value in wanted.items())
         raise UsageError(f"no recorded case is {plain(given, 100)}", f"its axes: {_axes(known)}")
@@ -149,7 +126,7 @@ def _axes(points: Iterable[Point]) -> str:
     """The axes that have several values, with the first of these."""
     values: dict[str, dict[Param, None]] = {}
     for point in points:
-        for name, value in point.params.items():
+        for name, value in point.row.params.items():
             values.setdefault(name, {})[value] = None
     words = (
         f"{name} ({', '.join(map(str, list(seen)[:VALUES_NAMED]))}{', …' if len(seen) > VALUES_NAMED else ''})"
@@ -163,11 +140,11 @@ def by_series(points: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
     """The points by device and case, each series in their order. GPUs of one name are told apart by UUID."""
     names: dict[str, set[str | None]] = {}
     for point in points:
-        names.setdefault(point.device, set()).add(point.uuid)
+        names.setdefault(point.device, set()).add(point.row.device)
     series: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         device = point.device
-        if len(names[device]) > 1 and point.uuid:
-            device += f" {point.uuid[:12]}"
-        series.setdefault((device, point.case_id), []).append(point)
+        if len(names[device]) > 1 and point.row.device:
+            device += f" {point.row.device[:12]}"
+        series.setdefault((device, point.row.case_id), []).append(point)
     return series

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from microbench.cli.options import ANSWER, COSTS, WHY, Picture
-from microbench.cli.output import check_new, draw, print_bytes, print_json, write_new
+from microbench.cli.output import check_new, draw, print_bytes, print_json, tell, write_new
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.options import argument, flag, option
 from microbench.core.units import plain
@@ -70,7 +69,6 @@ def diagnose(
     from microbench.model.step_file import typed_seconds, written
     from microbench.report.sheets import diagnosis as drawing
     from microbench.report.sheets import recorded_step
-    from microbench.report.terminal import terminal
 
     limit = LIMIT.fullmatch(fail_on.strip()) if fail_on is not None else None
     of_counts = limits(fail_on) if fail_on is not None and limit is None else []
@@ -97,7 +95,7 @@ def diagnose(
         if limit is not None:
             raise UsageError(f"--fail-on {fail_on} is for one trace", "for BEFORE and AFTER give launches>+0")
         return _changed(compare(*sides), costs, of_counts, "json" if json else "screen", picture)
-    terminal.tell([f"left out: {one.cause}" for one in found.left_out], terminal.open_console(sys.stderr), whole=False)
+    tell([f"left out: {one.cause}" for one in found.left_out], error=True, whole=False)
     if save is not None:
         if several[0].unwatched is None:
             raise UsageError(f"the step cannot be saved: {several[0].why_no_graph}", "leave out --save")
@@ -118,8 +116,8 @@ def diagnose(
     else:
         draw(found.screen(everything=everything), picture, why=why)
     if not json:
-        made = [f"written: {plain(path)}" for path in (page, save, speedscope, perfetto) if path is not None]
-        terminal.tell(made, terminal.open_console(sys.stderr))
+        made = [path for path in (page, save, speedscope, perfetto) if path is not None]
+        tell([f"written: {plain(path)}" for path in made], error=True)
     changed = limit is not None and any(_beyond(one, limit[1], float(limit[2]) / 100) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
 
@@ -179,9 +177,7 @@ def _changed(changed: Changed, costs: str, of_counts: list[Limit], form: Form, p
 
 def _ended(passed: list[Limit]) -> int:
     """Say which limits are passed; the exit code."""
-    from microbench.report.terminal import terminal
-
-    terminal.tell([f"failed: {one.text}" for one in passed], terminal.open_console(sys.stderr))
+    tell([f"failed: {one.text}" for one in passed], error=True)
     return ExitCode.CHANGED if passed else ExitCode.MEASURED
 
 
@@ -193,6 +189,3 @@ def _beyond(diagnosis: Diagnosis, what: str, most: float) -> bool:
     if idle is None:
         return True
     return (words.launch_share(diagnosis) if what == "launch-bound" else idle.idle_s / idle.span_s) > most
-
-
-COMMANDS = ((diagnose, "microbench diagnose trace.json.gz --step 1.93ms"),)

@@ -17,11 +17,11 @@ import typer
 
 from microbench.cli import fleet_store
 from microbench.cli.options import CampaignOptions
-from microbench.cli.output import command, draw
+from microbench.cli.output import command, draw, tell, tell_error
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.core.options import REQUIRED, option
-from microbench.core.units import plain, typed_time, wall
-from microbench.library.options import NAMES
+from microbench.core.units import counted, plain, typed_time, wall
+from microbench.library.options import NAMES, overrides_of, preset_of
 
 if TYPE_CHECKING:
     from microbench.fleet.campaign import Campaign, Options, Task
@@ -44,11 +44,6 @@ fleet_app = typer.Typer(
 )
 
 
-@fleet_app.callback()
-def _fleet() -> None:
-    pass
-
-
 def run(
     *,
     store: Path = STORE,
@@ -66,9 +61,9 @@ def run(
 
     from microbench.fleet import campaign as records
 
-    where = _where(given)
+    where, asked = _given(given)
     if resume is None:
-        campaign = _new(names, _asked(given), where)
+        campaign = _new(names, asked, where)
     else:
         measures = (*names, given.quick, given.full, given.overrides, given.device)
         if any(measures) or given.rounds != 1 or given.time_limit is not None:
@@ -95,12 +90,10 @@ def watch(
     at its time. Ctrl-C ends the watch, and closes a campaign that runs. The exit code is 0 if every task of all
     campaigns is ok and stored, else 1.
     """
-    from microbench.report.terminal import terminal
-
     every_s = typed_time(every, LONGEST_EVERY_S, "90s, 30min, 6h, 1d")
     if every_s < 1:
         raise UsageError(f"--every {plain(every, 40)} is less than a second", "--every 6h")
-    where, asked = _where(given), _asked(given)
+    where, asked = _given(given)
     first_ns, every_ns = time.time_ns(), round(every_s * 1e9)
     worst = ExitCode.MEASURED
     for number in range(1, times + 1) if times is not None else count(1):
@@ -110,7 +103,7 @@ def watch(
         except MicrobenchError as error:
             if number == 1 and isinstance(error, UsageError):
                 raise
-            terminal.tell_error(error, terminal.open_console(sys.stderr))
+            tell_error(error)
             ended = ExitCode.SOME_FAILED
         else:
             if ended == ExitCode.INTERRUPTED:
@@ -126,27 +119,17 @@ def watch(
     return worst
 
 
-def _where(given: CampaignOptions) -> Where:
-    """Where the nodes are. Raises UsageError, also for wrong labels."""
-    from microbench.fleet.campaign import parsed_labels
+def _given(given: CampaignOptions) -> tuple[Where, Options]:
+    """Where the nodes are, and the options that every task gets. Raises UsageError, also for wrong labels."""
+    from microbench.fleet.campaign import USUAL_LIMIT_S, Options, parsed_labels
     from microbench.fleet.clusters import Where, check
 
     hosts = tuple(dict.fromkeys(host.strip() for host in (given.ssh or "").split(",") if host.strip()))
     where = Where(given.local, given.scheduler, hosts, given.slurm)
     check(where)
     parsed_labels(list(given.label))
-    return where
-
-
-def _asked(given: CampaignOptions) -> Options:
-    """The options that every task gets. Raises UsageError."""
-    from microbench.fleet.campaign import USUAL_LIMIT_S, Options
-
-    if given.quick and given.full:
-        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
-    preset = "quick" if given.quick else "full" if given.full else "default"
-    limit_s = USUAL_LIMIT_S if given.limit is None else given.limit
-    return Options(preset, given.overrides, given.device, given.rounds, given.time_limit, limit_s)
+    preset, limit_s = preset_of(given.quick, given.full), USUAL_LIMIT_S if given.limit is None else given.limit
+    return where, Options(preset, given.overrides, given.device, given.rounds, given.time_limit, limit_s)
 
 
 def _new(names: Sequence[str], asked: Options, where: Where) -> Campaign:
@@ -164,30 +147,30 @@ def _carry_out(
     Raises MicrobenchError if it cannot start or go on; what came back is in the store all the same.
     """
     from microbench.core.bench import discover
+    from microbench.core.model import Settings
     from microbench.fleet import campaign as records
     from microbench.fleet.clusters import connected
     from microbench.fleet.engine import Engine
-    from microbench.session.plan import parse_overrides
     from microbench.session.request import RunRequest, examine
 
     asked = campaign.options
-    request = RunRequest(
-        tuple(campaign.selection), asked.preset, parse_overrides(asked.overrides), asked.device, asked.rounds,
+    settings = Settings(
+        asked.preset, tuple(campaign.selection), overrides_of(asked.overrides), asked.device, asked.rounds,
         asked.time_limit_s,
     )  # fmt: skip
-    intent = examine(request, discover(), datetime.now(UTC))
+    intent = examine(RunRequest(settings), discover(), datetime.now(UTC))
     needs_gpu = any(chosen.benchmark.gpus != 0 for chosen in intent.selected)
     labels = records.parsed_labels(list(given.label))
     node_labels = records.read_labels(given.labels) if given.labels is not None else {}
     differing = records.read_simulated(given.simulated) if given.simulated is not None else {}
     ok_before = campaign.counts()["ok"]
     try:
-        with _signals(), _shown() as changed, connected(where, given.wait) as connection:
+        with _signals(), _shown() as changed, connected(where, given.wait) as (client, unreachable, absent):
             folder = records.make_folder(store, campaign.campaign)
             Engine(
-                connection.client, campaign, folder, labels=labels, node_labels=node_labels, simulated=differing,
-                needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected, wait_s=given.wait,
-                absent=connection.absent, changed=changed,
+                client, campaign, folder, labels=labels, node_labels=node_labels, simulated=differing,
+                needs_gpu=needs_gpu, unreachable=unreachable, expected=where.expected, wait_s=given.wait,
+                absent=absent, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
         if records.folder_of(store, campaign.campaign).exists():
@@ -274,8 +257,8 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
     missing = [task for task in sorted(campaign.tasks, key=lambda task: task.name) if task.status != "ok"]
     ok = len(campaign.tasks) - len(missing)
     mark = " · SIMULATED" if campaign.simulated else ""
-    nodes = len({task.node for task in campaign.tasks})
-    title = f"campaign {campaign.campaign} · {nodes} node{'s' if nodes != 1 else ''}{mark}"
+    nodes = counted(len({task.node for task in campaign.tasks}), "node")
+    title = f"campaign {campaign.campaign} · {nodes}{mark}"
     console.print(painter.text(title, "strong"), soft_wrap=True)
     came_back = f"{ok} of {len(campaign.tasks)} runs are ok" if campaign.tasks else "no node came"
     console.print(painter.text(came_back, "good" if ok and not missing else "problem"))
@@ -295,9 +278,9 @@ def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[s
 
 def _add_to_store(store: Path, folder: Path) -> list[str]:
     """Add the campaign's runs to the store that reports and queries read; lines that say what was not added."""
-    from microbench.fleet.store import add_all, campaign_sources
-
     try:
+        from microbench.fleet.store import add_all, campaign_sources
+
         failed = add_all(store, campaign_sources(folder)).failed
     except MicrobenchError as error:
         later = ["microbench", "fleet", "import", str(folder), "--store", str(store)]
@@ -319,24 +302,21 @@ def _grouped(tasks: Sequence[Task]) -> list[str]:
 
 def _tell_trend(store: Path) -> None:
     """Draw what changed over the campaigns of the store, and name the outliers of the newest."""
-    from microbench.fleet.sheet import name_of
-    from microbench.fleet.trend import trend
-    from microbench.fleet.trend_sheet import screen
-    from microbench.fleet.verdict import judged
-    from microbench.report.terminal import terminal
 
     try:
+        from microbench.fleet.sheet import name_of, trend_screen
+        from microbench.fleet.trend import trend
+        from microbench.fleet.verdict import judged
+
         unlike = _listed([name_of(named.gpu) for named in judged(store).named])
         more = f"outliers in this campaign: {unlike}: microbench fleet report --store {store}" if unlike else ""
-        draw(screen(trend(store, None, fleet_store.USUAL_LAST), more))
+        draw(trend_screen(trend(store, None, fleet_store.USUAL_LAST), more))
     except MicrobenchError as error:
-        terminal.tell([f"no trend: {error.cause}"], terminal.open_console())
+        tell([f"no trend: {error.cause}"])
 
 
 def _wait_until(due_ns: int, began_ns: int, every_s: float) -> None:
     """Say when the next campaign starts, and wait until then. The clock may be set meanwhile, or the machine sleep."""
-    from microbench.report.terminal import terminal
-
     left_s = (due_ns - time.time_ns()) / 1e9
     if left_s > 0:
         shown = "%Y-%m-%d %H:%M" if every_s >= 60 else "%Y-%m-%d %H:%M:%S"
@@ -345,7 +325,7 @@ def _wait_until(due_ns: int, began_ns: int, every_s: float) -> None:
     else:
         took_s = (time.time_ns() - began_ns) / 1e9
         line = f"next campaign: now, because this one took {wall(took_s)}, longer than {wall(every_s)}"
-    terminal.tell([line, ""], terminal.open_console())
+    tell([line, ""])
     while (left_s := (due_ns - time.time_ns()) / 1e9) > 0:
         time.sleep(min(left_s, LOOK_EVERY_S))
 
@@ -353,7 +333,10 @@ def _wait_until(due_ns: int, began_ns: int, every_s: float) -> None:
 COMMANDS = (
     (run, "microbench fleet run --local 4 --device fake --quick --store fleet"),
     (watch, "microbench fleet watch --every 6h --scheduler tcp://head:8786 --store fleet"),
-    *fleet_store.COMMANDS,
+    (fleet_store.import_, "microbench fleet import RUN --store DIR --label rack=r1"),
+    (fleet_store.query, 'microbench fleet query --store DIR "SELECT suite, count(*) FROM rows GROUP BY suite"'),
+    (fleet_store.report, "microbench fleet report --store DIR -o fleet.html"),
+    (fleet_store.trend, "microbench fleet trend --store DIR"),
 )
 for _function, _example in COMMANDS:
     fleet_app.command(_function.__name__.rstrip("_"), epilog=f"Example: {_example}")(command(_function))

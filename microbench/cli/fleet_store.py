@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import typer
 
 from microbench.cli.options import ANSWER
-from microbench.cli.output import check_new, draw, print_bytes, print_json, write_new
+from microbench.cli.output import check_new, draw, draw_tables, print_bytes, print_json, write_new
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.options import REQUIRED, argument, flag, option
-from microbench.core.units import plain
+from microbench.core.units import counted, plain
 
 # What a query draws on a terminal; --csv and --json write everything.
 MOST_DRAWN = 200
@@ -32,8 +32,8 @@ def import_(
     store: Path = STORE,
     campaign: str | None = CAMPAIGN,
     node: str = option("NAME", "The machine of the runs; default: its GPU's UUID.", default=""),
-    labels: Sequence[str] = option(
-        "KEY=VALUE", "A label of the node, such as rack=r1. Repeatable.", "--label", default=(), read=tuple
+    labels: list[str] = option(
+        "KEY=VALUE", "A label of the node, such as rack=r1. Repeatable.", "--label", default=(), read=list
     ),
 ) -> int:
     """Add recorded runs to a store.
@@ -41,11 +41,11 @@ def import_(
     A run that the store has already is left out. The folder of a campaign names its nodes and labels itself.
     """
     from microbench.fleet import store as stores
-    from microbench.fleet.campaign import CAMPAIGN_FILE
+    from microbench.fleet.campaign import CAMPAIGN_FILE, parsed_labels
     from microbench.fleet.records import Source
     from microbench.library.runs import located
 
-    given = dict(_label(text) for text in labels)
+    given = parsed_labels(labels)
     sources: list[Source] = []
     for name in names:
         if (Path(name) / CAMPAIGN_FILE).is_file():
@@ -54,20 +54,13 @@ def import_(
             sources.append(Source(located(name), campaign or "imported", node, given))
     added = stores.add_all(store, sources)
     known = f"; {added.known} were there already" if added.known else ""
-    typer.echo(f"{added.rows} rows of {added.runs} run{'' if added.runs == 1 else 's'} stored{known}")
+    typer.echo(f"{added.rows} rows of {counted(added.runs, 'run')} stored{known}")
     for path, reason in added.failed[:MOST_NAMED]:
         typer.echo(f"not stored: {plain(path)}: {plain(reason)}", err=True)
     if len(added.failed) > MOST_NAMED:
         typer.echo(f"and {len(added.failed) - MOST_NAMED} more were not stored", err=True)
     typer.echo(f"next: microbench fleet report --store {plain(store)}")
     return ExitCode.SOME_FAILED if added.failed else ExitCode.MEASURED
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise UsageError(f"{plain(text, 40)} is not a label", "give KEY=VALUE, such as --label rack=r1")
-    return key, value
 
 
 def query(
@@ -80,6 +73,8 @@ def query(
 
     It can only be read, and no file outside of it. Values are in SI base units.
     """
+    import msgspec
+
     from microbench.fleet import store as stores
 
     if json and csv:
@@ -90,31 +85,26 @@ def query(
     if not json and not csv:
         _draw_answer(columns, rows)
         return
-    lines = _as_json(columns, rows) if json else _as_csv(columns, rows)
-    while several := b"".join(islice(lines, 1000)):
-        print_bytes(several)
+    lines = rows if json else chain([columns], rows)
+    while several := list(islice(lines, 1000)):
+        if json:
+            objects = (dict(zip(columns, row, strict=True)) for row in several)
+            print_bytes(b"".join(msgspec.json.encode(each, enc_hook=str) + b"\n" for each in objects))
+        else:
+            print_bytes(_as_csv(several))
 
 
-def _as_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
-    import msgspec
-
-    for row in rows:
-        yield msgspec.json.encode(dict(zip(columns, row, strict=True)), enc_hook=str) + b"\n"
-
-
-def _as_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
+def _as_csv(rows: Iterable[tuple[Any, ...]]) -> bytes:
     from microbench.archive.export import written
 
-    for row in chain([columns], rows):
-        stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerow(map(written, row))
-        yield stream.getvalue().encode()
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(map(written, row) for row in rows)
+    return stream.getvalue().encode()
 
 
 def _draw_answer(columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> None:
     """The first rows as a table. Numbers stand on the right."""
     from microbench.report.document import Cell, Column, Table
-    from microbench.report.terminal import terminal
 
     shown = list(islice(rows, MOST_DRAWN))
     more = next(rows, None) is not None
@@ -129,7 +119,7 @@ def _draw_answer(columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> N
         tuple(tuple(Cell(_shown(value)) for value in row) for row in shown),
         (f"the first {MOST_DRAWN}; --csv and --json write all",) if more else (),
     )  # fmt: skip
-    terminal.draw_tables([table], terminal.open_console())
+    draw_tables([table])
 
 
 def _shown(value: object) -> str:
@@ -181,20 +171,12 @@ def trend(
     It also says in what, and what changed with it. Each GPU is compared with itself over the campaigns of a store that
     asked for the same as the newest one.
     """
+    from microbench.fleet import sheet
     from microbench.fleet import trend as trends
-    from microbench.fleet import trend_sheet
 
     found = trends.trend(store, campaign, last)
     footer = f"more: microbench fleet report --store {plain(store)} compares the GPUs with each other"
     if json:
-        print_json(trend_sheet.answer(found))
+        print_json(sheet.trend_answer(found))
     else:
-        draw(trend_sheet.screen(found, footer), why=why)
-
-
-COMMANDS = (
-    (import_, "microbench fleet import RUN --store DIR --label rack=r1"),
-    (query, 'microbench fleet query --store DIR "SELECT suite, count(*) FROM rows GROUP BY suite"'),
-    (report, "microbench fleet report --store DIR -o fleet.html"),
-    (trend, "microbench fleet trend --store DIR"),
-)
+        draw(sheet.trend_screen(found, footer), why=why)

@@ -8,20 +8,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from microbench.cli.options import TERMINAL, Picture
-from microbench.cli.signature import signature_of
+from microbench.cli.options import TERMINAL, Picture, signature_of
 from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenError, UsageError
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
-    from microbench.report.document import Report, Screen
+    from microbench.report.document import Report, Screen, Table
     from microbench.report.terminal.progress import LiveProgress, PlainProgress
 
 # What the parser raises for a wrong command line; Typer exports only a class derived from it.
@@ -52,6 +51,27 @@ def draw(
         write_new(path, drawn.encode(), force=picture.force)
 
 
+def tell(lines: Sequence[str], *, error: bool = False, whole: bool = True) -> None:
+    """Write lines to standard output or standard error; ``whole`` ones are not broken."""
+    from microbench.report.terminal import terminal
+
+    terminal.tell(lines, terminal.open_console(sys.stderr if error else None), whole=whole)
+
+
+def tell_error(error: MicrobenchError) -> None:
+    """Write the two lines of an error to standard error."""
+    from microbench.report.terminal import terminal
+
+    terminal.tell_error(error, terminal.open_console(sys.stderr))
+
+
+def draw_tables(tables: Sequence[Table]) -> None:
+    """Draw tables to the terminal."""
+    from microbench.report.terminal import terminal
+
+    terminal.draw_tables(tables, terminal.open_console())
+
+
 @contextmanager
 def paged(parts: Iterable[str]) -> Iterator[None]:
     """Show output through a pager if standard output is a terminal and a pager is installed. It begins with an index:
@@ -63,32 +83,21 @@ def paged(parts: Iterable[str]) -> Iterator[None]:
     from microbench.report.terminal import terminal
 
     width = terminal.open_console().width
-    process = subprocess.Popen([pager, "-RFX"], stdin=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    screen, variables = sys.stdout, {"COLUMNS": str(width), "FORCE_COLOR": "" if "NO_COLOR" in os.environ else "1"}
-    before = {name: os.environ.get(name) for name in variables}
+    variables = {"COLUMNS": str(width), "FORCE_COLOR": "" if "NO_COLOR" in os.environ else "1"}
+    before, drawn = dict(os.environ), io.StringIO()
     os.environ.update({name: value for name, value in variables.items() if value})
-    sys.stdout = io.StringIO()
     try:
-        yield
-        drawn = sys.stdout.getvalue()
-        lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in drawn.splitlines()]
-        places = [
-            (part, [at for at, line in enumerate(lines) if line.startswith(f"{part[: width - 5]} ")]) for part in parts
-        ]
-        known = [(part, at[0]) for part, at in places if at]
-        index = [f"{at + len(known) + 3:>6}g  {part}" for part, at in known]
-        process.stdin.write("\n".join(["Parts, with what to type to go there (q ends):", *index, "", drawn]))
-        process.stdin.flush()
-    except BrokenPipeError:  # the reader has left the pager
-        pass
+        with redirect_stdout(drawn):
+            yield
     finally:
-        sys.stdout = screen
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        process.wait()
+        for name in variables:
+            os.environ.update({name: before[name]}) if name in before else os.environ.pop(name, None)
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in drawn.getvalue().splitlines()]
+    places = {part: [at for at, line in enumerate(lines) if line.startswith(f"{part[: width - 5]} ")] for part in parts}
+    known = [(part, at[0]) for part, at in places.items() if at]
+    index = [f"{at + len(known) + 3:>6}g  {part}" for part, at in known]
+    text = "\n".join(["Parts, with what to type to go there (q ends):", *index, "", drawn.getvalue()])
+    subprocess.Popen([pager, "-RFX"], stdin=subprocess.PIPE, text=True).communicate(text)
 
 
 def progress() -> LiveProgress | PlainProgress:
@@ -198,10 +207,8 @@ def parser_errors() -> Iterator[None]:
 
 
 def _exit(error: MicrobenchError) -> typer.Exit:
-    from microbench.report.terminal import terminal
-
     with suppress(OSError):  # the exit code remains
-        terminal.tell_error(error, terminal.open_console(sys.stderr))
+        tell_error(error)
     return typer.Exit(error.exit_code)
 
 

@@ -4,13 +4,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from microbench.cli.options import ANSWER, COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture
-from microbench.cli.output import draw, print_json
-from microbench.cli.signature import Without
+from microbench.cli.options import ANSWER, COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture, Without
+from microbench.cli.output import draw, draw_tables, print_json
 from microbench.core.errors import UsageError
 from microbench.core.options import argument, flag, option
 from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
-from microbench.model.options import ChangeOptions, StepOptions
+from microbench.model.workload import ChangeOptions, StepOptions
 
 # Kernels that timeline draws by default, and at most.
 DRAWN_KERNELS = 8
@@ -106,12 +105,11 @@ def explain(
     """Explain a topic with this machine's numbers."""
     from microbench.explain.topics import catalogue
     from microbench.report.sheets import topic as drawing
-    from microbench.report.terminal import terminal
 
     if topic is None:
         if run is not None or picture.svg is not None:
             raise UsageError("no topic is given", "give one; `microbench explain` lists them")
-        terminal.draw_tables([drawing.listing()], terminal.open_console())
+        draw_tables([drawing.listing()])
         return
     chosen = catalogue.find(topic)
     covers, known = partial(drawing.covers, chosen), partial(drawing.known, chosen)
@@ -119,12 +117,3 @@ def explain(
     with consistent(recorded):
         sheet = drawing.sheet(chosen, recorded, reference=is_reference(path), adding=adding_to(run, path, recorded))
     draw(sheet, picture, brief=not sheet.grades)
-
-
-# In the order of --help, each with the example at the end of its own help.
-COMMANDS = (
-    (predict, "microbench predict --kernels 1100 --duration 6us --layer torch"),
-    (whatif, "microbench whatif --kernels 1100 --duration 6us --submit 2us"),
-    (timeline, "microbench timeline --duration 3us --kernels 8"),
-    (explain, "microbench explain launch"),
-)

@@ -14,13 +14,14 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from microbench.core.errors import MeasurementError, MicrobenchError, Skip, UsageError
+from microbench.core.errors import MeasurementError, MicrobenchError, Skip
 
 if TYPE_CHECKING:
     from microbench.diagnosis.counts import Counts
@@ -59,6 +60,18 @@ def microbench_gpu(request: pytest.FixtureRequest) -> Iterator[Gpu]:
     gpu.close()
 
 
+@contextmanager
+def _failing(otherwise: str = "") -> Iterator[None]:
+    """Fail the test for an error, and say what to do next."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except MicrobenchError as error:
+        pytest.fail(f"{error}; {error.next_step}{otherwise}")
+    except MeasurementError as error:
+        pytest.fail(str(error))
+
+
 class Asserted:
     """Runs a function under test and asserts its launches, its graph, its gain and its counts."""
 
@@ -76,12 +89,12 @@ class Asserted:
         from microbench.core.files import replace
         from microbench.diagnosis.changed import Side, change_words, compare
         from microbench.diagnosis.counts import count_nodes, read_counts, written
-        from microbench.experiments.own.loading import OwnCall
+        from microbench.experiments.own.callables import OwnCall
         from microbench.experiments.own.step import own_step
         from microbench.library.recordings import counted_call
 
         call = run_whole(partial(function, *arguments, **named), function)
-        try:
+        with _failing():
             if self._gpu.simulated:
                 with self._gpu.case():
                     step: Any = own_step(self._gpu, lambda: OwnCall(call, (*arguments, *named.values()), ""))
@@ -89,20 +102,13 @@ class Asserted:
                     found = count_nodes(((node.kind, node.name, 1) for node in nodes), waits)
             else:
                 found = counted_call(call)
-        except MicrobenchError as error:
-            pytest.fail(f"{error}; {error.next_step}")
-        except MeasurementError as error:
-            pytest.fail(str(error))
         self._counted += 1
         update = self._request.config.getoption("--update-counts")
         path = self._baseline()
         before = None
         if path.is_file():
-            try:
+            with suppress(MicrobenchError) if update else _failing(", or by pytest --update-counts"):
                 before = read_counts(path.read_bytes(), path.name)
-            except MicrobenchError as error:
-                if not update:
-                    pytest.fail(f"{error}; {error.next_step}, or by pytest --update-counts")
         if update:
             path.parent.mkdir(exist_ok=True)
             os.close(replace(path, written(found, before)))  # at once, because several processes may test
@@ -149,18 +155,14 @@ class Asserted:
         """
         __tracebackhide__ = True
         from microbench.core.calls import run_whole
-        from microbench.experiments.own.loading import OwnCall
+        from microbench.experiments.own.callables import OwnCall
         from microbench.experiments.own.step import NotCapturedError, own_step
 
         file = getattr(getattr(function, "__code__", None), "co_filename", "")
         call = run_whole(partial(function, *arguments, **named), function)
         with self._gpu.case():
-            try:
+            with _failing():
                 step = own_step(self._gpu, lambda: OwnCall(call, (*arguments, *named.values()), file))
-            except UsageError as error:
-                pytest.fail(f"{error}; {error.next_step}")
-            except MeasurementError as error:
-                pytest.fail(str(error))
             try:
                 captured = step.capture(follow=True)
             except NotCapturedError as error:
@@ -176,11 +178,9 @@ class Asserted:
             if at_most_launches is not None and len(captured.nodes) > at_most_launches:
                 names = "\n".join(f"  {node.name or node.kind}" for node in captured.nodes)
                 pytest.fail(f"{len(captured.nodes)} launches, more than {at_most_launches}:\n{names}")
-            try:
-                if graph:
+            if graph:
+                with _failing():
                     step.compare(captured)
-            except MeasurementError as error:
-                pytest.fail(str(error))
             if at_least_gain is not None:
                 import numpy as np
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from microbench.cli.options import ALL_RUNS, REDACT, RUN, Format, Picture
-from microbench.cli.output import command, draw, print_bytes
+from microbench.cli.output import command, draw, draw_tables, print_bytes, print_json
 from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.options import argument, flag, option
-from microbench.core.units import plain
+from microbench.core.units import counted, plain
 from microbench.library.runs import consistent, is_reference, load, located, report_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def export(
         None,
         "csv, jsonl: one row a measurement. json: also the run, which show reads again. markdown: the report. "
         "openmetrics: gauges for Prometheus.",
-        default=Format.CSV,
+        default="csv",
     ),
     redact: bool = REDACT,
     schema: bool = flag("Write the JSON Schema of run files instead."),
@@ -49,7 +49,7 @@ def export(
     if schema:
         from microbench.archive import schema as run_schema
 
-        print_bytes(run_schema.encoded())
+        print_json(run_schema.run_schema())
         return
     path, run = load(name)
     if redact:
@@ -65,15 +65,15 @@ def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
     from microbench.report import markdown
 
     with consistent(run):
-        if format is Format.JSON:
+        if format == "json":
             return export.to_json(run)
-        if format is Format.JSONL:
+        if format == "jsonl":
             return export.to_json_lines(run)
-        if format is Format.OPENMETRICS:
+        if format == "openmetrics":
             from microbench.archive import openmetrics
 
             return openmetrics.to_openmetrics(run).encode()
-        if format is Format.MARKDOWN:
+        if format == "markdown":
             return markdown.to_markdown(report_of(run, path)).encode()
         return export.to_csv(run).encode()
 
@@ -112,9 +112,8 @@ def _remarked(name: str, label: str | None = None, note: str | None = None) -> P
 def _list(paths: list[Path], title: str, more: int = 0) -> None:
     from microbench.archive.history import entries
     from microbench.report.sheets import history as drawing
-    from microbench.report.terminal import terminal
 
-    terminal.draw_tables([drawing.table(entries(paths), title=title, more=more)], terminal.open_console())
+    draw_tables([drawing.table(entries(paths), title=title, more=more)])
 
 
 def prune(
@@ -139,7 +138,7 @@ def prune(
     states = {path: recorded.state(path) for path in store.listing()}
     heads = [(path, recorded.head(path)) for path in states]
     for path, head in heads:
-        if head.problem:
+        if head is None:
             typer.echo(f"not deleted, because it is unreadable: {plain(path.name)}")
     going = recorded.prunable(heads, keep, age, datetime.now(UTC))
     if not going:
@@ -148,16 +147,13 @@ def prune(
     _list(going, "Runs to delete")
     if not (yes or sys.stdin.isatty()):
         raise UsageError("nothing was deleted, because there is no terminal to confirm it", "add --yes")
-    if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
+    if not (yes or typer.confirm(f"Delete {counted(len(going), 'run')}?")):
         typer.echo("nothing was deleted")
         return
     deleted, changed = recorded.delete({path: states[path] for path in going})
     left = ", ".join(plain(path.name.partition(".")[0]) for path in changed)
-    typer.echo(f"{_counted(deleted)} deleted" + (f"; not deleted, because they changed: {left}" if left else ""))
-
-
-def _counted(runs: list[Path]) -> str:
-    return f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+    kept = f"; not deleted, because they changed: {left}" if left else ""
+    typer.echo(f"{counted(len(deleted), 'run')} deleted{kept}")
 
 
 def trend(
@@ -188,8 +184,3 @@ def trend(
 
 history_app.callback(invoke_without_command=True)(command(history))
 history_app.command(epilog="Example: microbench history prune --keep 50 --older-than 30")(command(prune))
-# In the order of --help, each with the example in its own help; history is a group of commands.
-COMMANDS = (
-    (export, "microbench export nvidia-h200 --format csv > h200.csv"),
-    (trend, "microbench trend launch_cost.submit"),
-)

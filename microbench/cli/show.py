@@ -10,51 +10,26 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from microbench.cli.options import (
-    ANSWER,
-    FAIL_ON,
-    FORCE,
-    NAMES,
-    REDACT,
-    RUN,
-    RUN_NAME,
-    SAME_WITHIN,
-    WHY,
-    FailOn,
-    Picture,
-    Theme,
-)  # fmt: skip
+from microbench.cli import options
+from microbench.cli.options import ANSWER, FAIL_ON, FORCE, RUN, RUN_NAME, SAME_WITHIN, WHY, FailOn, Picture, Theme
 from microbench.cli.output import check_new, draw, paged, print_json, write_new
 from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.options import REQUIRED, argument, flag, option
 from microbench.core.units import plain
-from microbench.library.runs import (
-    LAST,
-    NEWEST_SEARCHED,
-    REFERENCE_RUN,
-    absent,
-    consistent,
-    is_reference,
-    load,
-    part_sheet,
-    report_of,
-    screen_of,
-)
+from microbench.library import runs
+from microbench.library.runs import consistent, is_reference, load, part_sheet, report_of, screen_of
 from microbench.report.figures.catalogue import KINDS
 
 if TYPE_CHECKING:
-    from microbench.core.model import Run
     from microbench.report.document import Report
-    from microbench.report.figures.figure import Figure
-    from microbench.report.page.page import Page
 
 
 def show(
     *,
     name: str | None = RUN,
     part: str | None = argument(
-        "[PART]", f"A suite, a benchmark or a figure ({NAMES}); default: one screen with all answers.", None
+        "[PART]", f"A suite, a benchmark or a figure ({options.NAMES}); default: one screen with all answers.", None
     ),
     everything: bool = flag(
         "Show everything, with the tables of all benchmarks, or of the suite that is PART.", "--all"
@@ -76,7 +51,7 @@ def show(
                 draw(drawn, picture, why=why)
         else:
             lines = 120 if part in SUITES else None  # the page of one suite is at most this long
-            whole = shlex.join(["microbench", "show", *([name] if name and name != LAST else []), part, "--all"])
+            whole = shlex.join(["microbench", "show", *([name] if name and name != runs.LAST else []), part, "--all"])
             draw(drawn, picture, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
         return
     path, run = load(name)
@@ -102,7 +77,7 @@ def newest_part(part: str) -> Report:
     """
     from microbench.archive import store
 
-    for path in store.listing()[:NEWEST_SEARCHED]:
+    for path in store.listing()[: runs.NEWEST_SEARCHED]:
         with suppress(RunUnreadableError):
             return part_sheet(part, path, store.read(path))
     return part_sheet(part, *load(None))
@@ -140,17 +115,17 @@ def compare(
 
 def plot(
     run: str = argument("RUN", f"The run: {RUN_NAME}."),
-    figure: str = argument("FIGURE", f"One of {NAMES}."),
+    figure: str = argument("FIGURE", f"One of {options.NAMES}."),
     out: Path = option("FILE", "The new SVG file.", "-o", "--out", default=REQUIRED),
     overlaid: Sequence[str] = option(
         "RUN", "Draw this run into the same figure. Repeatable.", "--with", default=(), read=tuple
     ),
-    theme: Theme = option(None, "The background to draw for.", default=Theme.LIGHT),
+    theme: Theme = option(None, "The background to draw for.", default="light"),
     force: bool = FORCE,
 ) -> None:
     """Draw a figure of one or several runs into a file."""
     if figure not in KINDS:
-        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
+        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {options.NAMES}")
     check_new(out, force=force)
     if out.suffix.lower() != ".svg":
         named = plain(out.with_suffix(".svg").name, 60)
@@ -158,31 +133,23 @@ def plot(
             f"plots are written as SVG, not as {plain(out.name, 60)}",
             f"name the file {named}; a browser or rsvg-convert turns it into PNG or PDF",
         )
-    from microbench.report.figures.canvas import DARK, LIGHT
-
-    drawn = _drawn(figure, [load(name) for name in (run, *overlaid)])
-    write_new(out, drawn.svg(DARK if theme is Theme.DARK else LIGHT), force=force)
-
-
-def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
-    """The figure of these runs together. Raises RunUnreadableError if one of them has no rows for it."""
     from microbench.analysis.evidence import evidence_by_device
     from microbench.archive import remarks
+    from microbench.report.figures.canvas import DARK, LIGHT
     from microbench.report.figures.figure import Origin, drawn
 
     origins = []
-    for path, run in runs:
-        with consistent(run):
+    for path, recorded in map(load, (run, *overlaid)):
+        with consistent(recorded):
             label, reference = remarks.read(path).label, is_reference(path)
-            own = [Origin(evidence, label, reference) for evidence in evidence_by_device(run)]
-            own = [origin for origin in own if drawn(name, [origin]) is not None]
+            own = [Origin(evidence, label, reference) for evidence in evidence_by_device(recorded)]
+            own = [origin for origin in own if drawn(figure, [origin]) is not None]
         if not own:
-            raise absent(name, run)
+            raise runs.absent(figure, recorded)
         origins += own
-    figure = drawn(name, origins)
-    if figure is None:
-        raise absent(name, runs[0][1])
-    return figure
+    if (together := drawn(figure, origins)) is None:
+        raise runs.absent(figure, recorded)
+    write_new(out, together.svg(DARK if theme == "dark" else LIGHT), force=force)
 
 
 def report(
@@ -190,23 +157,13 @@ def report(
         "[RUN]...", f"The runs, drawn over each other. Each is {RUN_NAME}; default: the last run.", (), read=tuple
     ),
     out: Path = option("FILE", "The new HTML file.", "-o", "--out", default=Path("report.html")),
-    redact: bool = REDACT,
+    redact: bool = options.REDACT,
     force: bool = FORCE,
 ) -> None:
     """Write runs as one HTML page that opens in any browser.
 
     The page contains its data, so it can be sent to others.
     """
-    check_new(out, force=force)
-    page = _page(names or (None,), redact=redact)
-    data = page.html.encode()
-    write_new(out, data, force=force)
-    thinned = f", with at most {page.carried.samples} samples a measurement" if page.carried.thinned else ""
-    typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, including the data{thinned}")
-
-
-def _page(names: Sequence[str | None], *, redact: bool) -> Page:
-    """The page of the named runs, each once. A redacted page shows no labels either."""
     from microbench.analysis.evidence import evidence_by_device
     from microbench.analysis.stats import rows
     from microbench.archive import remarks
@@ -214,8 +171,9 @@ def _page(names: Sequence[str | None], *, redact: bool) -> Page:
     from microbench.report.figures.figure import Origin, figures
     from microbench.report.page.page import Subject, build
 
+    check_new(out, force=force)
     subjects, origins = [], []
-    for path, run in dict(load(name) for name in names).items():
+    for path, run in dict(map(load, names or (None,))).items():  # each once
         label = "" if redact else remarks.read(path).label
         shown = redacted(run) if redact else run
         with consistent(shown):
@@ -226,13 +184,8 @@ def _page(names: Sequence[str | None], *, redact: bool) -> Page:
             Subject(label or own_name, shown, devices, report_of(shown, path, all_rows), screen_of(shown, path))
         )
         origins += [Origin(evidence, label, is_reference(path)) for evidence in devices]
-    return build(subjects, list(figures(origins).values()))
-
-
-# In the order of --help, each with the example at the end of its own help.
-COMMANDS = (
-    (show, f"microbench show {REFERENCE_RUN}"),
-    (compare, "microbench compare nvidia-h200 --fail-on slower"),
-    (plot, "microbench plot nvidia-h200 ladder -o ladder.svg"),
-    (report, f"microbench report {REFERENCE_RUN} -o h200.html"),
-)
+    page = build(subjects, list(figures(origins).values()))
+    data = page.html.encode()
+    write_new(out, data, force=force)
+    thinned = f", with at most {page.carried.samples} samples a measurement" if page.carried.thinned else ""
+    typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, including the data{thinned}")

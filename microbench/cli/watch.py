@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.cli.output import draw
+from microbench.cli.output import draw, tell, tell_error
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.core.options import argument, flag, option
 from microbench.core.units import plain, to_ascii
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from microbench.diagnosis.live import Live
     from microbench.gpu.machine.utilisation import Sampler
     from microbench.recorder.program import Ended
@@ -95,12 +93,10 @@ def watch(
             )
         from microbench.gpu.machine.utilisation import Process
         from microbench.report.sheets import utilisation as drawing
-        from microbench.report.terminal import terminal
 
         process = Process(pid)
         gpus = ", ".join(f"GPU {number}" for number in process.numbers)
-        told = f"sampling {gpus} of process {pid} ({process.name}); Ctrl-C ends it"
-        terminal.tell((told,), terminal.open_console(sys.stderr))
+        tell([f"sampling {gpus} of process {pid} ({process.name}); Ctrl-C ends it"], error=True)
         draw(drawing.screen(process.follow(for_s)))
         return ExitCode.MEASURED
     if not command:
@@ -152,9 +148,7 @@ def _explain(
 ) -> None:
     """Print the diagnosis of all recordings, what NVML said meanwhile, where they are, and what is not recorded."""
     from microbench.diagnosis import utilisation
-    from microbench.report.terminal import terminal
 
-    console = terminal.open_console(sys.stderr)
     lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in ended.reasons]
 
     def said(traces: list[Trace]) -> list[str]:
@@ -162,15 +156,15 @@ def _explain(
         return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
 
     if not (paths := _recordings(folder)):
-        terminal.tell([*said([]), *(lines or [f"not recorded: {UNSEEN}"])], console)
+        tell([*said([]), *(lines or [f"not recorded: {UNSEEN}"])], error=True)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        terminal.tell(said(_diagnose(paths, console, step, counts=counts)), console)
+        tell(said(_diagnose(paths, step, counts=counts)), error=True)
     if paths := _recordings(folder):
-        terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
+        tell([f"recorded: {paths[0] if len(paths) == 1 else folder}"], error=True)
     elif not lines:
         lines = [f"not recorded: {NOTHING}"]
-    terminal.tell(lines, console)
+    tell(lines, error=True)
 
 
 def _recordings(folder: Path) -> list[Path]:
@@ -179,19 +173,19 @@ def _recordings(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{ENDING}"))
 
 
-def _diagnose(paths: list[Path], console: Console, step: tuple[float | None, str], *, counts: bool) -> list[Trace]:
+def _diagnose(paths: list[Path], step: tuple[float | None, str], *, counts: bool) -> list[Trace]:
     """Print one diagnosis, or several beside each other, then the counts if they are wanted, and give the recordings.
 
     Those of processes that used no GPU are removed.
     """
     from microbench.diagnosis.changed import side
     from microbench.diagnosis.diagnosis import diagnose
-    from microbench.library.answers import costs_of, screen_of
+    from microbench.library.answers import Diagnosed, costs_of
     from microbench.report.sheets.counts import counts_screen
     from microbench.report.terminal import terminal
     from microbench.traces.reading import read
 
-    costs = costs_of(None)
+    console, costs = terminal.open_console(sys.stderr), costs_of(None)
     several, files = [], []
     for path in paths:
         try:
@@ -202,9 +196,9 @@ def _diagnose(paths: list[Path], console: Console, step: tuple[float | None, str
             else:
                 path.unlink()
         except MicrobenchError as error:
-            terminal.tell_error(error, console)
+            tell_error(error)
     if several:
-        terminal.draw(screen_of(several, costs, files), console)
+        terminal.draw(Diagnosed(several, files, costs, []).screen(), console)
     for path, one in zip(files, several if counts else (), strict=False):
         terminal.draw(counts_screen(side(path.name, one)), console)
     return [one.trace for one in several]
@@ -295,6 +289,3 @@ def _writable() -> bool:
     except OSError:  # it is the terminal of another session
         in_front = True
     return in_front and bool(select.select([], [2], [], 0)[1])
-
-
-COMMANDS = ((watch, "microbench watch --for 60s -- python train.py --epochs 1"),)

@@ -5,17 +5,16 @@ ratio, enough rounds or a sound grade. ``decision.decide`` decides whether the r
 This file names the direction of a change.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
 
 from microbench.analysis.stats import Interval, Row
+from microbench.comparison import pairs as matching
 from microbench.comparison.decision import (
     CONTROLS_WITHIN,
     SAME_WITHIN,
@@ -25,20 +24,18 @@ from microbench.comparison.decision import (
     Undecided,
     decide,
 )  # fmt: skip
-from microbench.comparison.pairs import Incomparable, Pair, TwoGpus, Unready, cost_sign, figures, paired, same_model
+from microbench.comparison.pairs import Incomparable, Pair, TwoGpus, Unready, cost_sign
 from microbench.core.model import Fact, Metric, Run
 
 Verdict = Literal[
-    "slower", "faster", "farther", "nearer", "more", "fewer", "same", "within 10 %", "unclear", "incomparable"
+    "slower", "farther", "faster", "nearer", "more", "fewer", "same", "within 10 %", "unclear", "incomparable"
 ]
-VERDICTS: tuple[Verdict, ...] = (
-    "slower", "farther", "faster", "nearer", "more", "fewer", "same", "within 10 %", "unclear", "incomparable",
-)  # fmt: skip
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+By = Literal["value", "clock", "drift"]
 # Changes for the worse and for the better. A count is neither. "farther" and "nearer" mean: from the ceiling.
 WORSE: tuple[Verdict, ...] = ("slower", "farther")
 BETTER: tuple[Verdict, ...] = ("faster", "nearer")
 COUNTED: tuple[Verdict, ...] = ("more", "fewer")
-INCOMPARABLE: tuple[Incomparable, ...] = ("simulated", "method", "model")
 # The fewest figures of a benchmark that are worth a line of their own.
 LEAST_TOGETHER = 4
 LOST = ("failed", "crashed", "timed_out")
@@ -72,7 +69,7 @@ class Change(msgspec.Struct, frozen=True):
     reason: Unready | Undecided | Incomparable | None = None
     ratio: Interval | None = None
     judged: Interval | None = None
-    by: Literal["value", "clock", "drift"] = "value"
+    by: By = "value"
     shares: bool = False
 
     @property
@@ -225,14 +222,14 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
 
     Raises RunUnreadableError for samples that are not numbers.
     """
-    pairs, only_base, only_new, devices = paired(base, new)
-    ready = [pair for pair in pairs if pair.reason is None]
+    matched = matching.paired(base, new)
+    ready = [pair for pair in matched.pairs if pair.reason is None]
     judged: dict[int, Change] = {}
     suites: list[SuiteShift] = []
     smallest: dict[tuple[str, bool], float] = {}
     controls: Controls | None = None
     if ready:
-        arrays = figures(ready, {gpu.uuid: gpu for two in devices for gpu in two})
+        arrays = matching.figures(ready, {gpu.uuid: gpu for two in matched.gpus for gpu in two})
         decision = decide(arrays)
         judged = {id(pair): _judged(pair, row, decision, same_within) for row, pair in enumerate(ready)}
         suites = _suites(ready, arrays, decision)
@@ -248,57 +245,54 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
                 unchanged=common.most <= CONTROLS_WITHIN,
                 moved=common.least > 0,
             )
+    found = compared(base, new, matched, judged, same_within)
+    return msgspec.structs.replace(found, suites=tuple(suites), smallest=smallest, controls=controls)
+
+
+def compared(
+    base: Run, new: Run, matched: matching.Matched, judged: Mapping[int, Change], same_within: float
+) -> Comparison:
+    """The comparison with these verdicts, by the ``id`` of their pairs; the other pairs have none."""
     return Comparison(
         base=base,
         new=new,
-        changes=tuple(judged.get(id(pair)) or not_judged(pair) for pair in pairs),
-        only_base=only_base,
-        only_new=only_new,
-        gpus=devices,
-        other_models=tuple(two for two in devices if not same_model(*two)),
-        suites=tuple(suites),
-        smallest=smallest,
-        controls=controls,
+        changes=tuple(judged.get(id(pair)) or _not_judged(pair) for pair in matched.pairs),
+        only_base=matched.only_base,
+        only_new=matched.only_new,
+        gpus=matched.gpus,
+        other_models=tuple(two for two in matched.gpus if not matching.same_model(*two)),
         same_within=same_within,
-        differences=differences(base, new, devices),
+        differences=_differences(base, new, matched.gpus),
     )
+
+
+def direction(pair: Pair, shift: float) -> Verdict:
+    """What a change by this logarithm of the cost is called."""
+    if pair.new.metric.kind == "count":
+        return "more" if shift > 0 else "fewer"
+    if pair.ceilings is not None:
+        return "farther" if shift > 0 else "nearer"
+    return "slower" if shift > 0 else "faster"
 
 
 def _judged(pair: Pair, row: int, decision: Decision, same_within: float) -> Change:
     """The verdict on a pair by its row in the decision."""
     raw, judged = decision.raw, decision.judged
     shift, half, moved = float(judged.shift[row]), float(judged.half[row]), float(judged.moved[row])
-    reason: Undecided | None = None
-    verdict: Verdict
+    verdict, reason = direction(pair, shift), None
     if not decision.changed[row]:
-        unchanged = decision.unchanged(row, same_within)
-        if unchanged == "same" or unchanged == "within 10 %":
-            verdict = unchanged
-        else:
-            verdict, reason = "unclear", unchanged
-    elif pair.new.metric.kind == "count":
-        verdict = "more" if shift > 0 else "fewer"
-    elif pair.ceilings is not None:
-        verdict = "farther" if shift > 0 else "nearer"
-    else:
-        verdict = "slower" if shift > 0 else "faster"
-    return Change(
-        base=pair.base,
-        new=pair.new,
-        verdict=verdict,
-        reason=reason,
-        ratio=ratio_of(float(raw.shift[row]), float(raw.own[row]), cost_sign(pair)),
-        judged=ratio_of(moved, half, cost_sign(pair)),
-        by="clock" if shift != raw.shift[row] else "drift" if moved != shift else "value",
-        shares=pair.ceilings is not None,
-    )
+        verdict, reason = decision.unchanged(row, same_within)
+    ratio = ratio_of(float(raw.shift[row]), float(raw.own[row]), cost_sign(pair))
+    by: By = "clock" if shift != raw.shift[row] else "drift" if moved != shift else "value"
+    judged_ratio = ratio_of(moved, half, cost_sign(pair))
+    return Change(pair.base, pair.new, verdict, reason, ratio, judged_ratio, by, pair.ceilings is not None)
 
 
-def not_judged(pair: Pair) -> Change:
+def _not_judged(pair: Pair) -> Change:
     """The verdict on a pair that has a reason. An unclear one shows the ratio by the figures' own intervals."""
     ratio = None
     base, new = pair.base.interval, pair.new.interval
-    verdict: Verdict = "incomparable" if pair.reason in INCOMPARABLE else "unclear"
+    verdict: Verdict = "incomparable" if pair.reason in get_args(Incomparable) else "unclear"
     if (
         verdict == "unclear"
         and pair.reason != "no ratio"
@@ -335,7 +329,7 @@ def _suites(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[
     return sorted(largest.values(), key=lambda one: -abs(math.log(one.ratio.median)))
 
 
-def differences(base: Run, new: Run, gpus: Sequence[TwoGpus]) -> tuple[Difference, ...]:
+def _differences(base: Run, new: Run, gpus: Sequence[TwoGpus]) -> tuple[Difference, ...]:
     """How the machines of the newest sessions differ, in properties that both runs know. ``gpus`` pairs the GPUs
     compared, BASE's first."""
     if not base.sessions or not new.sessions:
@@ -351,7 +345,11 @@ def differences(base: Run, new: Run, gpus: Sequence[TwoGpus]) -> tuple[Differenc
         *((name, here.packages[name], there.packages[name]) for name in packages),
         ("microbench", before.tool_version, after.tool_version),
         ("commit", before.commit, after.commit),
-        *_boards(gpus),
+        *(
+            (f"GPU {own.index} {path}" if len(gpus) > 1 else f"GPU {path}", *map(attrgetter(path), (own, other)))
+            for own, other in gpus
+            for path in GPU_FIELDS
+        ),
     ]
     known = {fact.name: fact for fact in here.facts if fact.name not in OF_THE_MOMENT}
     pairs = [(name, Fact(name, _scalar(old)), Fact(name, _scalar(now))) for name, old, now in values]
@@ -361,13 +359,6 @@ def differences(base: Run, new: Run, gpus: Sequence[TwoGpus]) -> tuple[Differenc
         for name, old, now in pairs
         if old.value is not None and now.value is not None and old.value != now.value
     )
-
-
-def _boards(gpus: Sequence[TwoGpus]) -> Iterator[tuple[str, Any, Any]]:
-    for own, other in gpus:
-        for path in GPU_FIELDS:
-            name = f"GPU {own.index} {path}" if len(gpus) > 1 else f"GPU {path}"
-            yield name, attrgetter(path)(own), attrgetter(path)(other)
 
 
 def _scalar(value: Any) -> Any:

@@ -5,8 +5,6 @@ together, and how far they scatter between runs beyond what their rounds explain
 the SM clock; false discoveries; and whether another figure, or another session, confirms a change.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -24,7 +22,7 @@ BoolArray = npt.NDArray[np.bool_]
 # the host or the GPU may differ as much from run to run; or the interval contains both a change and no change
 # ("noise").
 Undecided = Literal["levels", "unconfirmed", "host", "gpu", "noise"]
-Unchanged = Literal["same", "within 10 %"]
+Unchanged = Literal["same", "within 10 %", "unclear"]
 
 # Differences between rounds that are held at once: 32 MB.
 MOST_DIFFERENCES = 1 << 22
@@ -153,22 +151,15 @@ class Together(NamedTuple):
     least: float = math.inf
 
 
-class Spread(NamedTuple):
-    """Variance of each row's rounds with its degrees of freedom, and the variance that the other rows alone predict
-    (``expected``; None if there are too few rows)."""
-
-    variance: FloatArray
-    freedom: FloatArray
-    expected: FloatArray | None
-
-
 class Measured(NamedTuple):
-    """The shift of each figure, half its 95 % interval and its variance, by its rounds alone."""
+    """The shift of each figure, half its 95 % interval and its variance, by its rounds alone; the degrees of freedom,
+    and the variance of its rounds that the other figures alone predict (None if they are too few)."""
 
     shift: FloatArray
     own: FloatArray
     error: FloatArray
-    spread: Spread
+    freedom: FloatArray
+    expected: FloatArray | None
 
 
 class Shifts(NamedTuple):
@@ -204,8 +195,8 @@ class Decision(NamedTuple):
     raw: Measured
     judged: Shifts
 
-    def unchanged(self, row: int, same_within: float = SAME_WITHIN) -> Unchanged | Undecided:
-        """What a figure that did not change is. Its interval is "the same" within ``same_within``, a share.
+    def unchanged(self, row: int, same_within: float = SAME_WITHIN) -> tuple[Unchanged, Undecided | None]:
+        """What a figure that did not change is, and why it is unclear. "Same" is an interval within ``same_within``.
 
         "host" and "gpu": the host or GPU may differ as much from run to run, so more rounds of one run cannot settle
         it.
@@ -214,17 +205,17 @@ class Decision(NamedTuple):
             float(values[row]) for values in (self.judged.shift, self.judged.half, self.judged.moved, self.judged.own)
         )
         if self.jumping[row]:
-            return "levels"
+            return "unclear", "levels"
         if self.unconfirmed[row]:
-            return "unconfirmed"
+            return "unclear", "unconfirmed"
         if abs(shift) + half <= math.log1p(same_within) and abs(shift) <= half:
-            return "same"
+            return "same", None
         if _known(shift, half):
-            return "within 10 %"
+            return "within 10 %", None
         settled = _known(shift, own) or abs(shift) - own >= SMALLEST_CHANGE
         if _known(moved, half) or (settled and half**2 > 2 * own**2):
-            return "host" if self.host[row] else "gpu"
-        return "noise"
+            return "unclear", "host" if self.host[row] else "gpu"
+        return "unclear", "noise"
 
 
 def _known(shift: float, half: float) -> bool:
@@ -294,14 +285,15 @@ def _measured(figures: Figures, base: FloatArray, new: FloatArray) -> Measured:
         for at in range(0, max(1, len(base)), step)
     ])  # fmt: skip
     freedom = (n + m - 2).astype(np.float64)
-    spread = _moderated((_squares(base) + _squares(new)) / freedom, freedom, figures.within, figures.family)
-    error = spread.variance * (1 / n + 1 / m)
-    return Measured(shift, student_95(spread.freedom) * np.sqrt(error), error, spread)
+    variance = (_squares(base) + _squares(new)) / freedom
+    variance, freedom, expected = _moderated(variance, freedom, figures.within, figures.family)
+    error = variance * (1 / n + 1 / m)
+    return Measured(shift, student_95(freedom) * np.sqrt(error), error, freedom, expected)
 
 
 def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
     """The shift of each figure with its interval and probabilities, from its rounds in both runs."""
-    shift, own, own_error, spread = _measured(figures, base, new)
+    shift, own, own_error, freedom, expected = _measured(figures, base, new)
     error = own_error.copy()
     control = figures.control & ~figures.in_turn
     if control.sum() < LEAST_CONTROLS:
@@ -330,14 +322,14 @@ def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
     split, both = levels(base, new), np.concatenate([base, new], axis=1)
     return Shifts(
         shift=shift,
-        half=student_95(spread.freedom) * np.sqrt(error),
+        half=student_95(freedom) * np.sqrt(error),
         own=own,
         moved=moved,
-        noise=by_chance(moved / np.sqrt(error), spread.freedom),
+        noise=by_chance(moved / np.sqrt(error), freedom),
         chance=chance_of_levels(split, moved, figures.suite, figures.family),
         jumps=split.jumps,
         reach=np.sqrt(_squares(both) * (1 / np.isfinite(base).sum(axis=1) + 1 / np.isfinite(new).sum(axis=1))),
-        expected=spread.expected,
+        expected=expected,
         together=together,
         controls=controls,
     )
@@ -351,8 +343,7 @@ def by_chance(t: FloatArray, freedom: FloatArray) -> FloatArray:
 
 def _median(values: FloatArray, axis: int) -> FloatArray:
     """The median of the finite values; NumPy takes ten times as long where some may be missing."""
-    result: FloatArray = (np.median if np.isfinite(values).all() else np.nanmedian)(values, axis=axis)
-    return result
+    return (np.median if np.isfinite(values).all() else np.nanmedian)(values, axis=axis)
 
 
 def _squares(values: FloatArray) -> FloatArray:
@@ -584,8 +575,11 @@ def chance_of_levels(split: Levels, shift: FloatArray, suite: IntArray, family: 
     return result
 
 
-def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, family: IntArray) -> Spread:
-    """The variance of each row, moderated by the variance that its family and the spread inside its processes predict.
+def _moderated(
+    variance: FloatArray, freedom: FloatArray, within: FloatArray, family: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """The variance of each row, moderated by the variance that its family and the spread inside its processes predict,
+    its degrees of freedom, and that prediction.
 
     With five rounds a side a row's own variance is a matter of luck: some of hundreds of rows look ten times quieter
     than they are and would raise false alarms. Empirical Bayes counts the expected variance as ``borrowed`` more
@@ -599,7 +593,7 @@ def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fa
     least = np.maximum((within / NORMAL_95) ** 2, LEAST_DEVIATION**2)
     own = np.maximum(variance, least)
     if len(own) < LEAST_ROWS:
-        return Spread(own, freedom, None)
+        return own, freedom, None
     level = np.log(own) - _digamma(freedom / 2) + np.log(freedom / 2)
     predicted = _predicted(level, np.log(np.maximum(within, LEAST_WITHIN)), family)
     centre, deviation = _centre(level - predicted)
@@ -610,7 +604,7 @@ def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fa
     # The inverse of trigamma by two of its terms is a little low, so that less is borrowed.
     borrowed = np.minimum(2 * ((1 + math.sqrt(1 + 2 * unexplained)) / (2 * unexplained)), freedom)
     expected = np.exp(predicted + centre + _digamma(borrowed / 2) - np.log(borrowed / 2))
-    return Spread((borrowed * expected + freedom * own) / (borrowed + freedom), freedom + borrowed, expected)
+    return (borrowed * expected + freedom * own) / (borrowed + freedom), freedom + borrowed, expected
 
 
 def _predicted(level: FloatArray, within: FloatArray, family: IntArray) -> FloatArray:
@@ -646,5 +640,4 @@ def _centre(values: FloatArray) -> tuple[float, float]:
 
 def _digamma(x: FloatArray) -> FloatArray:
     """Three terms of its asymptotic series (Abramowitz and Stegun 6.3.18): within 4 % from 1/2 on."""
-    result: FloatArray = np.log(x) - 1 / (2 * x) - 1 / (12 * x * x)
-    return result
+    return np.log(x) - 1 / (2 * x) - 1 / (12 * x * x)

@@ -6,19 +6,16 @@ measurements name any change, whenever they stop. The last look may spend half o
 (Bonferroni). Within a look the figures share it by Benjamini and Hochberg.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
-from microbench.analysis.levels import LEAST_DISTANCE
-from microbench.analysis.quantiles import FloatArray
-from microbench.comparison.compare import Change, Comparison, Verdict, differences, not_judged, ratio_of
+from microbench.analysis.quantiles import LEAST_DISTANCE, FloatArray
+from microbench.comparison.compare import Change, Comparison, Verdict, compared, direction, ratio_of
 from microbench.comparison.decision import LEAST_DEVIATION, NORMAL_MAD, SAME_WITHIN, BoolArray, Undecided, by_chance
-from microbench.comparison.pairs import Pair, cost_sign, figures, paired, same_model
+from microbench.comparison.pairs import Pair, cost_sign, figures, paired
 from microbench.core.model import Run
 
 FALSE_ALARMS = 0.01
@@ -86,37 +83,20 @@ def looks(most: int) -> dict[int, float]:
 
 def compare_in_turn(base: Run, new: Run, done: int, most: int, same_within: float = SAME_WITHIN) -> InTurn:
     """Compare two runs that were measured in turn: ``done`` times of at most ``most``, at one of ``looks``."""
-    pairs, only_base, only_new, devices = paired(base, new)
-    allowed = looks(most)[done]
-    rounds = [[[outcome.round for outcome in row.outcomes] for row in (pair.base, pair.new)] for pair in pairs]
+    matched, allowed = paired(base, new), looks(most)[done]
     # A round that failed on one side leaves rounds that are no pairs.
-    ready = [pair for pair, (one, other) in zip(pairs, rounds, strict=True) if pair.reason is None and one == other]
-    places = {id(pair): row for row, pair in enumerate(ready)}
-    judged = None
+    rounds = [[[outcome.round for outcome in row.outcomes] for row in pair[:2]] for pair in matched.pairs]
+    alike = zip(matched.pairs, rounds, strict=True)
+    ready = [pair for pair, (one, other) in alike if pair.reason is None and one == other]
+    changes, smallest, decided = dict[int, Change](), dict[int, float](), True
     if ready:
         arrays = figures(ready, {})
         judged = judge(arrays.new - arrays.base, allowed, most, same_within)
-    rows = [places.get(id(pair)) for pair in pairs]
-    return InTurn(
-        Comparison(
-            base=base,
-            new=new,
-            changes=tuple(
-                not_judged(pair) if row is None or judged is None else _change(pair, judged, row)
-                for pair, row in zip(pairs, rows, strict=True)
-            ),
-            only_base=only_base,
-            only_new=only_new,
-            gpus=devices,
-            other_models=tuple(two for two in devices if not same_model(*two)),
-            same_within=same_within,
-            differences=differences(base, new, devices),
-        ),
-        done,
-        1 - allowed,
-        tuple(None if row is None or judged is None else math.expm1(float(judged.smallest[row])) for row in rows),
-        judged is None or not judged.open.any(),
-    )
+        changes = {id(pair): _change(pair, judged, row) for row, pair in enumerate(ready)}
+        smallest = {id(pair): math.expm1(float(judged.smallest[row])) for row, pair in enumerate(ready)}
+        decided = not judged.open.any()
+    comparison = compared(base, new, matched, changes, same_within)
+    return InTurn(comparison, done, 1 - allowed, tuple(smallest.get(id(pair)) for pair in matched.pairs), decided)
 
 
 def _change(pair: Pair, judged: Judged, row: int) -> Change:
@@ -127,10 +107,8 @@ def _change(pair: Pair, judged: Judged, row: int) -> Change:
         verdict = "same"
     elif not judged.changed[row]:
         verdict, reason = "unclear", "levels" if judged.levels[row] else "noise"
-    elif pair.new.metric.kind == "count":
-        verdict = "more" if shift > 0 else "fewer"
     else:
-        verdict = "slower" if shift > 0 else "faster"
+        verdict = direction(pair, shift)
     ratio = ratio_of(shift, half, cost_sign(pair))
     return Change(pair.base, pair.new, verdict, reason, ratio, ratio)
 
@@ -174,5 +152,4 @@ def judge(shifts: FloatArray, allowed: float, most: int, same_within: float = SA
 def _quantile(chance: float, freedom: FloatArray) -> FloatArray:
     """The two-sided quantile of Student's t, by Wallace's approximation as in ``by_chance``."""
     z = NormalDist().inv_cdf(1 - chance / 2) * (8 * freedom + 3) / (8 * freedom + 1)
-    result: FloatArray = np.sqrt(freedom * np.expm1(z * z / freedom))
-    return result
+    return np.sqrt(freedom * np.expm1(z * z / freedom))

@@ -1,7 +1,5 @@
 """Matches the figures of two runs, rejects those that cannot be judged, and turns the rest into arrays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -14,7 +12,7 @@ from microbench.analysis.limits import Ceiling, ceiling, mover
 from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.rates import PER_CLOCK
 from microbench.analysis.stats import Row, Trust, combined_trust, rounds_interval, rows
-from microbench.comparison.decision import BoolArray, Figures, IntArray
+from microbench.comparison.decision import Figures, IntArray
 from microbench.core.model import GpuInfo, Outcome, Run
 
 MINIMUM_ROUNDS = 5
@@ -61,11 +59,17 @@ class _Side(NamedTuple):
     gpus: Mapping[str, GpuInfo]
 
 
-def paired(base: Run, new: Run) -> tuple[list[Pair], tuple[Row, ...], tuple[Row, ...], tuple[TwoGpus, ...]]:
-    """Match figures by case, metric and GPU: the same board, else the only GPU of each run, else the same index.
+class Matched(NamedTuple):
+    """Every pair in NEW's order, the rows that only BASE and that only NEW has, and the pairs of GPUs."""
 
-    Returns every pair in NEW's order, the rows that only BASE and that only NEW has, and the pairs of GPUs.
-    """
+    pairs: list[Pair]
+    only_base: tuple[Row, ...]
+    only_new: tuple[Row, ...]
+    gpus: tuple[TwoGpus, ...]
+
+
+def paired(base: Run, new: Run) -> Matched:
+    """Match figures by case, metric and GPU: the same board, else the only GPU of each run, else the same index."""
     before, after = _newest_rows(base), _newest_rows(new)
     base_side, new_side = (
         _Side(run, {gpu.uuid: gpu for session in run.sessions for gpu in session.environment.gpus})
@@ -82,7 +86,7 @@ def paired(base: Run, new: Run) -> tuple[list[Pair], tuple[Row, ...], tuple[Row,
         else:
             pairs.append(_pair(other, row, base_side, new_side))
     devices = tuple((base_side.gpus[own], new_side.gpus[device]) for device, own in matched.items())
-    return pairs, tuple(before.values()), tuple(only_new), devices
+    return Matched(pairs, tuple(before.values()), tuple(only_new), devices)
 
 
 def _newest_rows(run: Run) -> dict[Key, Row]:
@@ -167,7 +171,11 @@ def _pair(base: Row, new: Row, before: _Side, after: _Side) -> Pair:
         reason = "rounds"
     elif base.trust in UNFIT or new.trust in UNFIT:
         reason = "grade"
-    return Pair(base, new, reason, ceilings, _in_turn(_starts(base, before), _starts(new, after)))
+    starts = (
+        [side.run.sessions[number].started_at for number in {outcome.session for outcome in row.outcomes}]
+        for row, side in ((base, before), (new, after))
+    )
+    return Pair(base, new, reason, ceilings, _in_turn(*starts))
 
 
 def _ceiling(row: Row, side: _Side) -> Ceiling | None:
@@ -183,10 +191,6 @@ def has_ratio(base: Row, new: Row) -> bool:
     if not all(map(math.isfinite, values)):
         return False
     return min(values) > 0 or (new.metric.kind == "count" and min(values) == 0)
-
-
-def _starts(row: Row, side: _Side) -> list[str]:
-    return [side.run.sessions[number].started_at for number in {outcome.session for outcome in row.outcomes}]
 
 
 def _in_turn(base: Sequence[str], new: Sequence[str]) -> bool:
@@ -207,20 +211,16 @@ def figures(pairs: Sequence[Pair], gpus: Mapping[str, GpuInfo]) -> Figures:
         new=_padded([new for _, new in logs]),
         base_at_clock=_padded([base for base, _ in at_clock]),
         new_at_clock=_padded([new for _, new in at_clock]),
-        partly=_flags(clock_binding(pair.new) == "partly" for pair in pairs),
+        partly=np.array([clock_binding(pair.new) == "partly" for pair in pairs], dtype=np.bool_),
         within=np.array([_within(pair) for pair in pairs]),
         suite=_numbered([(pair.new.device, pair.new.suite) for pair in pairs]),
         family=_numbered([(pair.new.device, pair.new.benchmark, pair.new.metric.name) for pair in pairs]),
         session=_numbered([(pair.base.session, pair.new.session) for pair in pairs]),
-        host=_flags(_timed_by_host(pair.new) for pair in pairs),
-        control=_flags(is_control(pair.new) for pair in pairs),
-        counted=_flags(pair.new.metric.kind == "count" for pair in pairs),
-        in_turn=_flags(pair.in_turn for pair in pairs),
+        host=np.array([_timed_by_host(pair.new) for pair in pairs], dtype=np.bool_),
+        control=np.array([is_control(pair.new) for pair in pairs], dtype=np.bool_),
+        counted=np.array([pair.new.metric.kind == "count" for pair in pairs], dtype=np.bool_),
+        in_turn=np.array([pair.in_turn for pair in pairs], dtype=np.bool_),
     )
-
-
-def _flags(values: Iterable[bool]) -> BoolArray:
-    return np.fromiter(values, dtype=np.bool_)
 
 
 def _timed_by_host(row: Row) -> bool:

@@ -1,36 +1,20 @@
 """Explains a comparison in findings: what to know first, the one-line result, what moved together, what is unclear."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed, row_name
-from microbench.analysis.stats import STABLE_HALF_WIDTH
-from microbench.comparison import decision
-from microbench.comparison.compare import (
-    BETTER,
-    COUNTED,
-    LEAST_TOGETHER,
-    LOST,
-    VERDICTS,
-    WORSE,
-    Change,
-    Comparison,
-    Controls,
-    SuiteShift,
-)  # fmt: skip
+from microbench.analysis.stats import STABLE_HALF_WIDTH, Row
+from microbench.comparison import compare, decision
+from microbench.comparison.compare import WORSE, Change, Comparison, Controls, SuiteShift
 from microbench.comparison.pairs import MINIMUM_ROUNDS
-from microbench.core.units import percent, ratio, round_percent
-
-if TYPE_CHECKING:
-    from microbench.analysis.stats import Row
-    from microbench.core.model import Run
+from microbench.core.model import Run
+from microbench.core.units import counted, percent, ratio, round_percent
 
 SUITE = "compare"
 MOST_NAMED = 3
@@ -104,11 +88,6 @@ WHY: dict[str, Why] = {
 STILL = {"noise": "too scattered to tell", "unconfirmed": "not confirmed", "same": "the same"}
 
 
-def figures_in_words(members: Sequence[object]) -> str:
-    """How many figures: "1 figure", "12 figures"."""
-    return f"{len(members)} figure{'' if len(members) == 1 else 's'}"
-
-
 def methods_in_words(comparison: Comparison, benchmark: str) -> str:
     """The methods by which the two runs measured a benchmark: "method 2 in NEW, 1 in BASE"."""
     infos = comparison.base.benchmark(benchmark), comparison.new.benchmark(benchmark)
@@ -121,12 +100,12 @@ def summary(comparison: Comparison) -> Finding:
 
     Its text is the line after the word. It names the suites and benchmarks that changed.
     """
-    counted = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
-    words = [f"{count} {verdict}" for verdict, count in counted.items() if count or verdict in ("slower", "same")]
-    words[0] = f"{figures_in_words(comparison.of('slower'))} slower"
+    counts = {verdict: len(comparison.of(verdict)) for verdict in compare.VERDICTS}
+    words = [f"{count} {verdict}" for verdict, count in counts.items() if count or verdict in ("slower", "same")]
+    words[0] = f"{counted(counts['slower'], 'figure')} slower"
     if unconfirmed := len(comparison.unconfirmed):
-        words[words.index(f"{counted['unclear']} unclear")] += f" ({unconfirmed} moved, not confirmed)"
-    slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*BETTER)
+        words[words.index(f"{counts['unclear']} unclear")] += f" ({unconfirmed} moved, not confirmed)"
+    slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*compare.BETTER)
     suites = [_shift_in_words(suite, comparison.controls) for suite in comparison.suites if suite.changed]
     suites += _benchmarks(comparison)
     severity: Severity = "note"
@@ -135,19 +114,19 @@ def summary(comparison: Comparison) -> Finding:
         text = "The two runs have no figure in common: measure the same benchmarks in both."
     else:
         title = "SLOWER AND FASTER" if slower and faster else "SLOWER" if slower else "FASTER" if faster else ""
-        counts = any(counted[verdict] for verdict in COUNTED)
         if host_moved := not slower and not faster and _host_moved(comparison):
             suites = [f"The host itself was {host_moved}, so its times show no verdict"]
-        if not slower and not faster:
-            clocks = (False,) if host_moved else (True, False)
-            suites += [shift for host in clocks if (shift := _undecided(comparison, host=host))]
-        known = counted["same"] + counted["within 10 %"]
+        for host in (True, False) if not slower and not faster else ():
+            shifted = [suite for suite in comparison.suites if suite.host == host and not suite.changed]
+            if shifted and not (host and host_moved):
+                moved = ", ".join(_shift_in_words(suite, None) for suite in shifted)
+                suites.append(f"{moved}, {_no_verdict(comparison, host=host)}")
         others = {
             "INCOMPARABLE": comparison.nothing_comparable,
-            "COUNTS CHANGED": counts,
+            "COUNTS CHANGED": any(counts[verdict] for verdict in compare.COUNTED),
             "HOST MOVED": bool(host_moved),
             "TO CONFIRM": unconfirmed > 0,
-            "NO CHANGE SHOWN": known > counted["unclear"],
+            "NO CHANGE SHOWN": counts["same"] + counts["within 10 %"] > counts["unclear"],
         }
         title = title or next((word for word, applies in others.items() if applies), "UNCLEAR")
         good = faster or (title == "NO CHANGE SHOWN" and not suites)
@@ -170,7 +149,7 @@ def _benchmarks(comparison: Comparison) -> list[str]:
         + (" as a share of the ceiling" if group.moved[0].shares else "")
         for group in groups[:MOST_NAMED]
     )
-    more = f"; and {left} more benchmark{'' if left == 1 else 's'}" if left > 0 else ""
+    more = f"; and {counted(left, 'more benchmark')}" if left > 0 else ""
     return [words + more] if words else []
 
 
@@ -181,13 +160,6 @@ def _host_moved(comparison: Comparison) -> str:
     if controls is None or not undecided or controls.unchanged or not controls.moved:
         return ""
     return f"{'slower' if controls.ratio.median > 1 else 'faster'} (controls {_ends(controls)})"
-
-
-def _undecided(comparison: Comparison, *, host: bool) -> str:
-    """Suites that moved together on one clock without a verdict, and why there is none; "" if none did."""
-    members = [suite for suite in comparison.suites if suite.host == host and not suite.changed]
-    moved = ", ".join(_shift_in_words(suite, None) for suite in members)
-    return f"{moved}, {_no_verdict(comparison, host=host)}" if moved else ""
 
 
 def _no_verdict(comparison: Comparison, *, host: bool) -> str:
@@ -227,20 +199,22 @@ def notices(comparison: Comparison) -> Iterator[Finding]:
         yield _notice("same_run", "ONE RUN TWICE", text, "the runs' ids are the same")
     if simulated := _incomparable(comparison, "simulated"):
         names = ("BASE", "NEW") if base.simulated else ("NEW", "BASE")
-        text = f"{names[0]} is simulated and {names[1]} is real: {figures_in_words(simulated)} cannot be compared."
+        text = (
+            f"{names[0]} is simulated and {names[1]} is real: {counted(len(simulated), 'figure')} cannot be compared."
+        )
         yield _notice("simulated", "SIMULATED AGAINST REAL", text, "one of the sessions ran on the simulated GPU")
     # A simulated GPU differs from a real one in model, driver and board anyway.
     one_simulated = base.simulated != new.simulated
     if comparison.other_models and not one_simulated:
         models = listed([f"{after.name} against {before.name}" for before, after in comparison.other_models])
-        shares = figures_in_words([change for change in comparison.changes if change.shares])
+        shares = counted(sum(change.shares for change in comparison.changes), "figure")
         text = f"{models}: {shares} are compared as a share of each GPU's own ceiling"
         without = _incomparable(comparison, "model")
-        text += f"; {figures_in_words(without)} without a ceiling cannot be compared." if without else "."
+        text += f"; {counted(len(without), 'figure')} without a ceiling cannot be compared." if without else "."
         yield _notice("model", "ANOTHER GPU MODEL", text, "the name or the number of SMs differs")
     if methods := _incomparable(comparison, "method"):
         benchmarks = listed(list(dict.fromkeys(change.new.benchmark for change in methods)))
-        text = f"{benchmarks}: {figures_in_words(methods)} cannot be compared, because the method changed."
+        text = f"{benchmarks}: {counted(len(methods), 'figure')} cannot be compared, because the method changed."
         yield _notice("method", "ANOTHER METHOD", text, "the benchmark's version, or a metric's unit, differs")
     for difference in comparison.differences:
         if difference.name == "driver" and not one_simulated:
@@ -259,8 +233,8 @@ def notices(comparison: Comparison) -> Iterator[Finding]:
         yield _notice("board", "ANOTHER BOARD", text, "the GPU's UUID differs", "note")
     if lost := comparison.lost:
         named = listed([*lost[:MOST_NAMED], *([f"{len(lost) - MOST_NAMED} more"] if len(lost) > MOST_NAMED else [])])
-        text = f"{len(lost)} case{'' if len(lost) == 1 else 's'} that BASE measured: {named}."
-        yield _notice("lost", "FAILED IN NEW", text, f"the case is {' or '.join(LOST)} in NEW")
+        text = f"{counted(len(lost), 'case')} that BASE measured: {named}."
+        yield _notice("lost", "FAILED IN NEW", text, f"the case is {' or '.join(compare.LOST)} in NEW")
 
 
 def _notice(rule: str, title: str, text: str, threshold: str, severity: Severity = "warning") -> Finding:
@@ -292,7 +266,8 @@ def _suites(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
     for suite in comparison.suites:
         if suite.changed:
             way = "slower" if suite.slower else "faster"
-            text = f"{suite.went} of {suite.rows} figures that the {_clock_of(suite)} times moved together. "
+            clock = "host" if suite.host else "GPU"
+            text = f"{suite.went} of {suite.rows} figures that the {clock} times moved together. "
             if suite.host and controls is not None and controls.unchanged:
                 text += (
                     f"The {controls.rows} controls, figures of the host that no driver takes part in, did not: the "
@@ -313,18 +288,15 @@ def _suites(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
             yield _drift(comparison, members, base, new)
 
 
-def _clock_of(suite: SuiteShift) -> str:
-    return "host" if suite.host else "GPU"
-
-
 def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, new: Side) -> Finding:
     """Suites that moved together, but no farther than a host or a GPU may from run to run."""
-    clock, controls = _clock_of(members[0]), comparison.controls
+    host, controls = members[0].host, comparison.controls
+    clock = "Host" if host else "GPU"
     moved = ", ".join(_shift_in_words(suite, None) for suite in members)
     taken_off = "The shift is taken off each figure, and --fail-on ignores it."
-    no_verdict = _no_verdict(comparison, host=clock == "host")
-    title = f"{clock[0].upper()}{clock[1:]} times moved together, {no_verdict}: {moved}"
-    if clock == "GPU":
+    no_verdict = _no_verdict(comparison, host=host)
+    title = f"{clock} times moved together, {no_verdict}: {moved}"
+    if not host:
         text = taken_off
     elif controls is None:
         both = shlex.join(["microbench", "run", "host", *(suite.suite for suite in members), "--to-compare"])
@@ -368,7 +340,7 @@ def _together(comparison: Comparison) -> Iterator[Finding]:
         text += [f"Of the others, {rest}."] if rest else []
         severity: Severity = "problem" if group.verdict in WORSE else "good"
         title = f"{number}: {ratio(group.ratio.median)} in the median"
-        threshold = f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict"
+        threshold = f"{compare.LEAST_TOGETHER} or more figures of a benchmark with one verdict"
         rests_on = tuple(row_name(change.new) for change in group.moved)
         yield Finding("compare.together", severity, title, " ".join(text), threshold, rests_on)
 
@@ -385,7 +357,7 @@ def _clock(comparison: Comparison) -> Iterator[Finding]:
     ]
     if moved:
         size = percent(math.expm1(float(np.median([log for _, log in moved]))))
-        title = f"{figures_in_words(moved)} moved only because the SM clock did, by {size}"
+        title = f"{counted(len(moved), 'figure')} moved only because the SM clock did, by {size}"
         text = "At one SM clock they are the same: the card was warmer or cooler, or used its power elsewhere."
         threshold = f"beyond {SMALLEST} as measured, the same at one SM clock"
         rests_on = tuple(row_name(change.new) for change, _ in moved)
@@ -415,7 +387,7 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
             advice = f"Add rounds{_where(comparison)}: `{'`, `'.join(commands)}`"
         rule, threshold = f"compare.unclear_{reason.replace(' ', '_')}", "neither a change nor its absence is shown"
         severity: Severity = "advice" if commands or why.alternate else "note"
-        title = f"{figures_in_words(members)} unclear: {why.title}"
+        title = f"{counted(len(members), 'figure')} unclear: {why.title}"
         rests_on = tuple(row_name(change.new) for change in members)
         yield Finding(rule, severity, title, why.text, threshold, rests_on, advice=advice)
 

@@ -77,11 +77,6 @@ def always(params: Params) -> bool:
     return True
 
 
-def never(params: Params) -> bool:
-    """False for every combination of axis values."""
-    return False
-
-
 class Package(NamedTuple):
     """A Python package: its import name, and the pip line that installs it."""
 
@@ -95,7 +90,7 @@ class Benchmark:
 
     ``discover`` takes ``name``, ``suite``, ``about`` and ``measure`` from the file: its name, folder, docstring and
     function. ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first
-    argument is the Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for
+    argument is the Host, with ``cold=True`` a function that times first uses of the GPU. ``combines`` is False for
     combinations that make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node
     or GPU), else None; such a case is left out. ``needs`` returns the package without which a case is skipped.
 
@@ -120,7 +115,7 @@ class Benchmark:
     combines: Callable[[Params], bool] = always
     here: Callable[[Environment, Params], str | None] = lambda environment, params: None
     core: bool = False
-    late: Callable[[Params], bool] = never
+    late: Callable[[Params], bool] = lambda params: False
     name: str = ""
     suite: str = ""
     about: str = ""

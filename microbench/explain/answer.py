@@ -21,7 +21,7 @@ from microbench.explain.graph_rules import break_even
 from microbench.explain.launch_rules import call, crossover_s, libraries, unmeasured
 from microbench.explain.memory_levels import latency_levels
 from microbench.explain.rules import NOISE
-from microbench.model.graph_pairs import Pair, pairs
+from microbench.model.constants import Pair, pairs
 
 # The kernels that the graph line speaks of: the measured duration nearest to this one.
 USUAL_DURATION_S = 2.6e-6

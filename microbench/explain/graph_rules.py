@@ -10,10 +10,9 @@ from microbench.analysis.graph_steps import kernel_counts, layer_titles, title_o
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, counted, percent, size, times
-from microbench.model.constants import making_of, own_s
+from microbench.model.constants import Pair, making_of, own_s, pairs
 from microbench.model.fit import fit
-from microbench.model.graph_pairs import Pair, pairs
-from microbench.model.model_check import GOOD_MEDIAN, GOOD_MOST, check
+from microbench.model.forecast import GOOD_MEDIAN, GOOD_MOST, check
 
 SPEEDUPS = (1.5, 1.1, 1.05)
 

@@ -24,7 +24,7 @@ def copy_size(evidence: Evidence) -> Finding | None:
         return None
     direction, fit = fits[0]
     text = f"Half of its bandwidth takes {about_size(fit.size_for(links.HALF))}."
-    if any(fit.line.misfit.largest > WIDE for _, fit in fits):
+    if any(fit.line.most_off > WIDE for _, fit in fits):
         text += " Some sizes are far off the fit: read the curve for them."
     title = (
         f"A copy {links.DIRECTIONS[direction]} needs {about_size(fit.size_for(links.MOST))} to reach "

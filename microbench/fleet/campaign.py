@@ -5,9 +5,7 @@
 
 import os
 import re
-import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -58,7 +56,6 @@ class Task(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """The name for people."""
         return f"{self.node} {self.gpu}" if self.gpu else self.node
 
     def file_name(self, number: int) -> str:
@@ -168,11 +165,7 @@ def parsed_labels(texts: list[str]) -> dict[str, str]:
 
 def read_labels(path: Path) -> dict[str, dict[str, str]]:
     """The labels of each node, from a TOML or JSON file with a table for each node. Raises UsageError."""
-    tables = dict(_node_tables(path, "--labels"))
-    for node, table in tables.items():
-        for key, value in table.items():
-            if not isinstance(value, str | int):
-                raise UsageError(f"{plain(path)}: {plain(key)} of {plain(node)} is no text", 'write rack = "r1"')
+    tables = _by_node(path, "--labels", dict[str, str | int], 'write [node-1] and rack = "r1"')
     return {node: {key: str(value) for key, value in table.items()} for node, table in tables.items()}
 
 
@@ -186,23 +179,20 @@ class Simulated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_simulated(path: Path) -> dict[str, Simulated]:
     """The simulated nodes that differ, from a TOML or JSON file. Raises UsageError."""
-    try:
-        return {node: msgspec.convert(table, Simulated) for node, table in _node_tables(path, "--simulated")}
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{plain(path)}: {plain(error)}", 'write costs = {…} or fault = "dies" or "hangs"') from None
+    example = 'write [node-1] and costs = {…} or fault = "dies" or "hangs"'
+    return dict(_by_node(path, "--simulated", Simulated, example))
 
 
-def _node_tables(path: Path, option: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tables of a file, each with the name of its node. Raises UsageError."""
+def _by_node(path: Path, option: str, kind: Any, example: str) -> Any:
+    """What a file says of each node, which is of that kind. Raises UsageError."""
+    decode, read, node = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode, {}, "the file"
     try:
         with files.open_regular(path) as file:
-            text = file.read(LARGEST_BYTES).decode()
-        tables = msgspec.json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
+            tables = decode(file.read(LARGEST_BYTES), type=dict[str, dict[str, Any]])
+        for node, table in tables.items():
+            read[node] = msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{plain(path)}, {plain(node)}: {plain(error)}", example) from None
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise UsageError(f"{option} {plain(path)} cannot be read: {plain(error)}", "give a TOML or JSON file") from None
-    if not isinstance(tables, dict):
-        raise UsageError(f"{option} {plain(path)} has no tables", 'begin each node with [NAME], or {"NAME": {…}}')
-    for node, table in tables.items():
-        if not isinstance(table, dict):
-            raise UsageError(f"{option} {plain(path)}: {plain(node)} has no table", 'write [node-1] and rack = "r1"')
-        yield node, table
+    return read

@@ -69,13 +69,8 @@ class Where:
 
     @property
     def arguments(self) -> list[str]:
-        given = {
-            "--local": self.local,
-            "--scheduler": self.scheduler,
-            "--ssh": ",".join(self.ssh),
-            "--slurm": self.slurm,
-        }
-        return [word for option, value in given.items() if value for word in (option, str(value))]
+        given = {**vars(self), "ssh": ",".join(self.ssh)}
+        return [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
 
     @property
     def expected(self) -> int:
@@ -85,37 +80,27 @@ class Where:
 
 def check(where: Where) -> None:
     """Raise UsageError unless exactly one way is given."""
-    given = [where.local is not None, where.scheduler is not None, bool(where.ssh), where.slurm is not None]
-    if sum(given) != 1:
-        raise UsageError(
-            f"{'several of' if any(given) else 'none of'} --local, --scheduler, --ssh and --slurm are given",
-            "say where the nodes are by one of them: --scheduler tcp://HOST:8786",
-        )
+    given = sum(value not in (None, ()) for value in vars(where).values())
+    if given != 1:
+        cause = f"{'several of' if given else 'none of'} --local, --scheduler, --ssh and --slurm are given"
+        raise UsageError(cause, "say where the nodes are by one of them: --scheduler tcp://HOST:8786")
 
 
-@dataclass(frozen=True)
-class Connection:
-    """A client of the cluster, and the hosts on which no worker could be started, each with the reason.
-
-    ``absent`` says which hosts or jobs have brought no worker yet, and why, from the names of the workers that came.
-    """
-
-    client: Client
-    unreachable: Mapping[str, str]
-    absent: Callable[[Collection[str]], Mapping[str, str]]
+# Which hosts or jobs have brought no worker yet, and why, from the names of the workers that came.
+Absent = Callable[[Collection[str]], Mapping[str, str]]
 
 
 @contextmanager
-def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
-    """A connection to the cluster, which is closed at the end if it was made here. A scheduler is waited for at most
-    ``wait_s``.
+def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[tuple[Client, Mapping[str, str], Absent]]:
+    """A client of the cluster, which is closed at the end if it was made here; the hosts on which no worker could be
+    started, each with the reason; and who is absent. A scheduler is waited for at most ``wait_s``.
 
     Raises UsageError if a package is missing, MicrobenchError if there is no scheduler, no host can be used, or Slurm
     takes no job.
     """
     check(where)
     try:
-        from distributed import Client
+        from distributed import Client, SpecCluster
         from distributed.gc import disable_gc_diagnosis
     except ImportError:
         raise _missing("distributed", ".[fleet]") from None
@@ -147,7 +132,8 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
             hosts = [host for host in where.ssh if host not in unreachable]
             target: Any = where.scheduler
             if target is None:
-                stack.callback(_close_all)  # also one that Ctrl-C left half made
+                # Also one that Ctrl-C left half made.
+                stack.callback(lambda: list(map(_close, list(SpecCluster._instances))))
                 target = _cluster(where, hosts)
             timeout_s = min(wait_s, CONNECT_S) if where.scheduler else CONNECT_S
             client = stack.enter_context(Once(target, timeout=timeout_s, direct_to_workers=False, set_as_default=False))
@@ -157,7 +143,7 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
             raise MicrobenchError(cause, NEXT_STEPS[where.arguments[0]]) from None
         disable_gc_diagnosis(force=True)  # Ctrl-C within its callback would be lost, and leave a traceback
         absent = _absent_hosts if where.ssh else _absent_jobs if where.slurm else lambda cluster, came: {}
-        yield Connection(client, unreachable, partial(absent, target))
+        yield client, unreachable, partial(absent, target)
 
 
 def _certificates() -> bool:
@@ -272,14 +258,6 @@ def _ssh(hosts: Sequence[str]) -> Any:
     # The scheduler runs on the first host, as the nodes must be able to reach it.
     scheduler = process(ssh.Scheduler, hosts[0], dashboard=False, preload=[ON_HOST])
     return SpecCluster(workers, scheduler, name="SSHCluster", shutdown_on_close=False)
-
-
-def _close_all() -> None:
-    """Close the clusters that were made here."""
-    from distributed import SpecCluster
-
-    for cluster in list(SpecCluster._instances):
-        _close(cluster)
 
 
 def _close(cluster: Any) -> None:

@@ -53,11 +53,8 @@ class Machine:
 
     def next(self) -> tuple[str, Task] | None:
         """The first task that a present worker can run, with that worker; a worker may see some of the GPUs only."""
-        able = ((one, task) for task in self.tasks for one in sorted(self.workers) if self._sees(one, task))
-        return next(able, None)
-
-    def _sees(self, worker: str, task: Task) -> bool:
-        return not task.gpu or task.gpu in self.workers[worker]
+        each = ((worker, task) for task in self.tasks for worker in sorted(self.workers))
+        return next((one for one in each if not one[1].gpu or one[1].gpu in self.workers[one[0]]), None)
 
 
 @dataclass(frozen=True)
@@ -124,9 +121,8 @@ class Engine:
                 if self._collect() | self._look() | self._give_up():
                     self._save()
                 self._start()
-                self.changed(
-                    self.campaign, [begun.task.name for begun in self._running.values() if begun.task is not None]
-                )
+                running = (begun.task for begun in self._running.values())
+                self.changed(self.campaign, [task.name for task in running if task is not None])
             for task in self.campaign.tasks:
                 if task.status == "waiting":
                     task.reason = "the node did not come"
@@ -211,17 +207,14 @@ class Engine:
         """What ``node.measure`` gets."""
         options = self.campaign.options
         device = task.gpu or options.device
-        arguments = list(self.campaign.selection)
-        if options.preset != "default":
-            arguments.append(f"--{options.preset}")
-        for override in options.overrides:
-            arguments += ["--set", override]
-        if device:
-            arguments += ["--device", device]
-        if options.rounds != 1:
-            arguments += ["--rounds", str(options.rounds)]
-        if options.time_limit_s is not None:
-            arguments += ["--time-limit", str(options.time_limit_s)]
+        arguments = [*self.campaign.selection, *([f"--{options.preset}"] if options.preset != "default" else [])]
+        given: list[tuple[str, object]] = [
+            *(("--set", override) for override in options.overrides),
+            ("--device", device),
+        ]
+        given += [("--rounds", options.rounds if options.rounds != 1 else None), ("--time-limit", options.time_limit_s)]
+        for option, value in given:
+            arguments += [option, str(value)] if value not in (None, "") else []
         differs = self.simulated.get(task.node, Simulated())
         return {
             "task": task.name, "topic": self._topic, "arguments": arguments,

@@ -30,9 +30,9 @@ from microbench.core.errors import ExitCode, MicrobenchError, RunUnreadableError
 from microbench.core.units import plain, wall
 from microbench.core.version import __version__
 from microbench.fleet.campaign import Ended
-from microbench.session.messages import Job
-from microbench.session.process import Patience, WorkerProcess
-from microbench.session.session import Seams, probe
+from microbench.session.plan import Process
+from microbench.session.process import Patience, Seams
+from microbench.session.supervisor import Workers
 
 FAKE = "fake"
 # After SIGINT a run finishes its file; then everything that it started is killed.
@@ -114,17 +114,11 @@ def describe(device: str | None) -> Values:
     }  # fmt: skip
     if device == FAKE:  # a simulated node is just a worker
         return described | {"node": f"simulated-{name}" if name.isdecimal() else name}
-    seams = Seams()
-    job = Job("probe", None, seams.benchmarks, seams.backend, os.getpid())
-    worker = None
     try:
-        worker = WorkerProcess(job, {}, Patience(silent_s=30.0, busy_s=60.0))
-        environment, _ = probe(worker, None, None)
+        workers = Workers(Seams(patience=Patience(silent_s=30.0, busy_s=60.0)), lambda event: None)
+        environment, _ = workers.probe(Process("probe", None, 0))
     except MicrobenchError as error:
         return described | {"no_gpu": f"the search for a GPU failed: {error.cause}"}
-    finally:
-        if worker is not None:
-            worker.end()
     versions["driver"] = environment.driver_version or ""
     reason = environment.no_gpu_reason or ("" if environment.gpus else "no GPU was found")
     return described | {"gpus": [gpu.uuid for gpu in environment.gpus], "no_gpu": reason}

@@ -60,26 +60,12 @@ class Board(NamedTuple):
 class Point(NamedTuple):
     """A GPU in a campaign, and the versions of microbench and CUDA there."""
 
-    campaign: str
-    node: str
-    device: str
-    number: int | None
+    key: Key
+    board: Board
+    moment: Moment
     of_class: str
-    began: str
     tool_version: str
     cuda: str | None
-
-    @property
-    def key(self) -> Key:
-        return self.node, self.device
-
-    @property
-    def board(self) -> Board:
-        return Board(self.node, self.number)
-
-    @property
-    def moment(self) -> Moment:
-        return self.began, self.campaign
 
 
 class Series(NamedTuple):
@@ -91,22 +77,14 @@ class Series(NamedTuple):
     repeated: float
 
 
-class Campaigns(NamedTuple):
-    """Campaigns with the same settings as ``newest``, and their series; ``others`` counts campaigns in between with
-    other settings.
+def comparable(
+    connection: Any, directory: Path, campaign: str | None, last: int
+) -> tuple[str, bool, int, list[Point], list[Series]]:
+    """The ``last`` campaigns until that one, or the newest one, that asked for the same. Raises UsageError.
 
-    ``points`` has the points of each GPU next to each other, the oldest first.
+    Returns the newest and whether it is simulated, how many campaigns in between asked for something else, the points
+    (those of each GPU next to each other, the oldest first), and the series.
     """
-
-    newest: str
-    simulated: bool
-    others: int
-    points: list[Point]
-    series: list[Series]
-
-
-def comparable(connection: Any, directory: Path, campaign: str | None, last: int) -> Campaigns:
-    """The ``last`` campaigns until that one, or the newest one, that asked for the same. Raises UsageError."""
     known = campaigns_until(connection, campaign)
     settings = "SELECT preset, rounds, simulated FROM runs WHERE campaign = $1 GROUP BY ALL ORDER BY count(*) DESC"
     how = connection.execute(settings, [known[0]]).fetchall()[0]
@@ -115,11 +93,14 @@ def comparable(connection: Any, directory: Path, campaign: str | None, last: int
     wanted = _asked(directory, known[0])
     alike = list(islice((one for one in known if one in several and _asked(directory, one) == wanted), last))
     connection.execute(POINTS, [alike, *how])
-    columns = "campaign, node, device, index, class, began, tool_version, cuda"
-    listed = f"SELECT {columns} FROM points ORDER BY point"
-    points = [Point._make(row) for row in connection.execute(listed).fetchall()]
-    others = known.index(alike[-1]) + 1 - len({point.campaign for point in points})
-    return Campaigns(known[0], how[-1], others, points, list(_series(connection, points)))
+    columns = "node, device, index, began, campaign, class, tool_version, cuda"
+    listed = connection.execute(f"SELECT {columns} FROM points ORDER BY point").fetchall()
+    points = [
+        Point((node, device), Board(node, number), (began, campaign), *more)
+        for node, device, number, began, campaign, *more in listed
+    ]
+    others = known.index(alike[-1]) + 1 - len({point.moment[1] for point in points})
+    return known[0], how[-1], others, points, list(_series(connection, points))
 
 
 def _asked(directory: Path, campaign: str) -> object:

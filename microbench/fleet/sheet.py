@@ -1,7 +1,7 @@
-"""Lays out the verdict on a campaign: one screen, and the pictures and tables of one page."""
+"""Lays out the verdict on a campaign, as a screen and a page, and what changed over campaigns, as a screen."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -10,8 +10,10 @@ from microbench.analysis.evidence import SEVERITIES, Finding, Severity
 from microbench.core.units import counted, percent, plain, times
 from microbench.explain.environment import repair_due
 from microbench.fleet.causes import WORRYING, Gpu
+from microbench.fleet.changes import ANY_TOLD, LEAST_CAMPAIGNS, LEAST_SIDE
 from microbench.fleet.outliers import ANY_NAMED, LEAST_GPUS, LEAST_LOSS
 from microbench.fleet.series import Board
+from microbench.fleet.trend import Event, Moved, Trend
 from microbench.fleet.verdict import BOUNDS, HOST, Compared, Named, Verdict
 from microbench.report.document import (
     AnswerLine,
@@ -50,25 +52,35 @@ THRESHOLD = (
     f"a loss of {percent(math.expm1(LEAST_LOSS))} or more that is larger than repeated measurements explain; the "
     f"chance that any GPU is named if all are equal is {percent(ANY_NAMED)}"
 )
-ALIKE = Finding("fleet.alike", "good", "No GPU is an outlier", "", THRESHOLD)
 NOT_COMPARED = f"not compared: each class has fewer than {LEAST_GPUS} GPUs"
 CEILINGS = f"a class of fewer than {LEAST_GPUS} GPUs: each GPU is held against its own ceilings, as by microbench check"
+# A line of a screen: its name, what it says, and how that is judged.
+Said = tuple[str, list[str], Severity | None]
 
 
 def screen(verdict: Verdict, store: str) -> Screen:
     """One screen: how many GPUs there are, which of them are outliers and why, and what to type next."""
-    found = findings(verdict)
-    more = f"{len(found) - MOST_NAMED} more are on the page" if len(found) > MOST_NAMED else ""
-    lines = [AnswerLine(name, tuple(map(Cell, words)), verdict=severity) for name, words, severity in _lines(verdict)]
-    banners = (Banner(SIMULATED, "These figures come from simulated GPUs."),) if verdict.simulated else ()
+    footer = (
+        f"more: microbench fleet report --store {plain(store)} -o page.html · microbench fleet query --store "
+        f'{plain(store)} "SELECT * FROM findings" · microbench fleet trend --store {plain(store)}'
+    )
+    block = f"campaign {plain(verdict.campaign)}", _counted(verdict.gpus), _lines(verdict)
+    return _screen(verdict.simulated, *block, findings(verdict), "are on the page", footer)
+
+
+def _screen(
+    simulated: bool, name: str, about: str, lines: Iterable[Said], found: list[Finding], others: str, footer: str
+) -> Screen:
+    """A screen of one block and the first findings, which says where the ``others`` are."""
+    left = len(found) - MOST_NAMED
+    answers = (AnswerLine(line, tuple(map(Cell, words)), verdict=severity) for line, words, severity in lines)
     return Screen(
-        mark=SIMULATED if verdict.simulated else "",
-        banners=banners,
-        blocks=(Block(f"campaign {plain(verdict.campaign)}", (_counted(verdict),), tuple(lines)),),
+        mark=SIMULATED if simulated else "",
+        banners=(Banner(SIMULATED, "These figures come from simulated GPUs."),) if simulated else (),
+        blocks=(Block(name, (about,), tuple(answers)),),
         findings=tuple(found[:MOST_NAMED]),
-        left_out=more,
-        footer=f"more: microbench fleet report --store {plain(store)} -o page.html · microbench fleet query --store "
-        f'{plain(store)} "SELECT * FROM findings" · microbench fleet trend --store {plain(store)}',
+        left_out=f"{left} more {others}" if left > 0 else "",
+        footer=footer,
     )
 
 
@@ -90,7 +102,7 @@ def answer(verdict: Verdict) -> dict[str, object]:
             {
                 "gpu": name_of(named.gpu),
                 "device": named.gpu.device,
-                "slower_in": {one.group: one.loss for one in named.slow},
+                "slower_in": named.slow,
                 "causes": [cause._asdict() for cause in named.causes],
                 **_finding(named).words,
             }
@@ -111,9 +123,9 @@ def page(verdict: Verdict) -> str:
     if not any(one.judged for one in verdict.classes):
         everything.append(Finding("fleet.alike", "note", f"{NOT_COMPARED[0].upper()}{NOT_COMPARED[1:]}", "", CEILINGS))
     elif not everything:
-        everything = [ALIKE]
+        everything = [Finding("fleet.alike", "good", "No GPU is an outlier", "", THRESHOLD)]
     return answer_page(
-        kind=f"campaign {plain(verdict.campaign)}: {_counted(verdict)}",
+        kind=f"campaign {plain(verdict.campaign)}: {_counted(verdict.gpus)}",
         title=f"{title[:1].upper()}{title[1:]}",
         mark=SIMULATED if verdict.simulated else "",
         facts=facts,
@@ -145,17 +157,16 @@ def _alone(verdict: Verdict) -> list[Gpu]:
 
 def _finding(named: Named) -> Finding:
     most = f" and {len(named.slow) - MOST_SLOW} more" if len(named.slow) > MOST_SLOW else ""
-    slow = ", ".join(f"{one.group} {slower(one.loss)}" for one in named.slow[:MOST_SLOW])
     first, *others = named.causes
-    severity: Severity = "problem" if named.slow[0].loss >= FACTOR - 1 else "warning"
-    return Finding(
-        rule="fleet.slow",
-        severity=severity,
-        title=f"{name_of(named.gpu)}: {slow}{most} ({first.kind}: {first.seen})",
-        text=" ".join(f"Perhaps also {cause.kind}: {cause.seen}." for cause in others),
-        advice=next((cause.check for cause in named.causes if cause.check), ""),
-        threshold=THRESHOLD,
-    )
+    severity: Severity = "problem" if max(named.slow.values()) >= FACTOR - 1 else "warning"
+    title = f"{name_of(named.gpu)}: {_slow(named)}{most} ({first.kind}: {first.seen})"
+    text = " ".join(f"Perhaps also {cause.kind}: {cause.seen}." for cause in others)
+    advice = next((cause.check for cause in named.causes if cause.check), "")
+    return Finding("fleet.slow", severity, title, text, THRESHOLD, advice=advice)
+
+
+def _slow(named: Named) -> str:
+    return ", ".join(f"{group} {slower(loss)}" for group, loss in list(named.slow.items())[:MOST_SLOW])
 
 
 def slower(loss: float) -> str:
@@ -168,22 +179,22 @@ def name_of(gpu: Gpu | Board) -> str:
     return f"{plain(gpu.node, LONGEST)} GPU {gpu.number if gpu.number is not None else '?'}"
 
 
-def _counted(verdict: Verdict) -> str:
-    gpus = verdict.gpus
-    nodes = len({gpu.node for gpu in gpus})
-    return f"{counted(len(gpus), 'GPU')} on {counted(nodes, 'node')}"
+def _counted(gpus: Sequence[Gpu | Board]) -> str:
+    return f"{counted(len(gpus), 'GPU')} on {counted(len({gpu.node for gpu in gpus}), 'node')}"
 
 
-def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
+def _first(words: list[str]) -> list[str]:
+    return [*words[:MOST_NAMED], *([f"and {len(words) - MOST_NAMED} more"] if len(words) > MOST_NAMED else [])]
+
+
+def _lines(verdict: Verdict) -> list[Said]:
     """What the screen and the head of the page say, line by line."""
     judged = sum(len(one.gpus) for one in verdict.classes if one.judged)
     slow = len(verdict.named)
     words = f"{slow} of {judged} GPUs are outliers" if slow else f"none of {judged} GPUs is an outlier"
     if not judged:
         words = NOT_COMPARED
-    lines: list[tuple[str, list[str], Severity | None]] = [
-        ("slow", [words], "problem" if slow else "good" if judged else "note"),
-    ]
+    lines: list[Said] = [("slow", [words], "problem" if slow else "good" if judged else "note")]
     if known := [gpu for gpu in _alone(verdict) if any(rule.endswith(VERDICT) for rule, *_ in gpu.findings)]:
         low = {id(gpu) for gpu, _ in _low(verdict)}
         words = f"{len(low) or 'none'} of {len(known)} GPUs {'are' if len(low) > 1 else 'is'} slow against the ceilings"
@@ -204,9 +215,8 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
     if verdict.shared:
         lines.append(("in common", list(verdict.shared), "advice"))
     if verdict.failed:
-        told = [f"{plain(task.node, LONGEST)} {plain(task.status)}" for task in verdict.failed[:MOST_NAMED]]
-        more = [f"and {len(verdict.failed) - MOST_NAMED} more"] if len(verdict.failed) > MOST_NAMED else []
-        lines.append(("no run", [*told, *more], "warning"))
+        told = [f"{plain(task.node, LONGEST)} {plain(task.status)}" for task in verdict.failed]
+        lines.append(("no run", _first(told), "warning"))
     if verdict.left_out:
         lines.append(("left out", list(verdict.left_out[:MOST_NAMED]), "warning"))
     return lines
@@ -241,7 +251,7 @@ def _curves(verdict: Verdict) -> list[Curve]:
     drawn = []
     for one in verdict.classes:
         own = [named for named in verdict.named if named.gpu in one.gpus]
-        slow = {each.group for named in own for each in named.slow}
+        slow = {group for named in own for group in named.slow}
         shown = [group for group in one.groups if group in (slow or {*BOUNDS.values(), HOST})]
         drawn += [_curve(one, group, own) for group in shown if one.judged]
     return drawn[:MOST_CURVES]
@@ -249,7 +259,7 @@ def _curves(verdict: Verdict) -> list[Curve]:
 
 def _curve(one: Compared, group: str, own: Sequence[Named]) -> Curve:
     loss = one.loss[one.groups.index(group)]
-    slow = {one.gpus.index(named.gpu) for named in own for each in named.slow if each.group == group}
+    slow = {one.gpus.index(named.gpu) for named in own if group in named.slow}
     ordered = [int(place) for place in np.argsort(loss) if np.isfinite(loss[place])]
     points = [(float(rank), math.expm1(float(loss[place])), place) for rank, place in enumerate(ordered, 1)]
     lines = [
@@ -275,7 +285,7 @@ def _checks(verdict: Verdict) -> Table:
     rows = tuple(
         (
             Cell(name_of(named.gpu)), Cell(", ".join(f"{key}={value}" for key, value in named.gpu.labels.items())),
-            Cell(", ".join(f"{one.group} {slower(one.loss)}" for one in named.slow[:MOST_SLOW])),
+            Cell(_slow(named)),
             Cell(", ".join(dict.fromkeys(cause.kind for cause in named.causes)), tone="problem"),
             Cell("; ".join(cause.seen for cause in named.causes)),
             Cell(". ".join(dict.fromkeys(cause.check for cause in named.causes if cause.check))),
@@ -309,3 +319,128 @@ def _failures(verdict: Verdict) -> Table:
     more = len(verdict.failed) - MOST_FAILED
     notes = (f"and {more} more",) if more > 0 else ()
     return Table("Tasks without a run", "", columns("node", "what", "why", left=3), rows, notes)
+
+
+# What changed over campaigns.
+
+MOST_CAUSES, MOST_EXCEPT, MOST_GROUPS = 3, 3, 3
+# For several GPUs the range is shown if the largest change is at least this many times the smallest.
+WIDE = 1.5
+CHANGED = (
+    f"a change of {percent(math.expm1(LEAST_LOSS))} or more between at least {LEAST_SIDE} campaigns before it and "
+    f"{LEAST_SIDE} after it, larger than the scatter of the GPU, its class and repeated measurements explains; the "
+    f"chance that any change is told if nothing changed is {percent(ANY_TOLD)}"
+)
+
+
+def trend_screen(trend: Trend, footer: str) -> Screen:
+    """One screen: over how many campaigns, how many GPUs changed, in what, since when and what changed with it."""
+    found = [_change(event, trend) for event in trend.events]
+    block = f"trend over {counted(trend.campaigns, 'campaign')}", _counted(trend.gpus), _trend_lines(trend)
+    return _screen(trend.simulated, *block, found, "changes are not shown", footer)
+
+
+def trend_answer(trend: Trend) -> dict[str, object]:
+    """What the screen says as one object for JSON, with every change; a change above 0 is slower."""
+    names = ("campaign", "simulated", "first", "last", "campaigns", "judged")
+    return {
+        **{name: getattr(trend, name) for name in names},
+        "gpus": list(map(name_of, trend.gpus)),
+        "changes": [
+            {
+                "gpus": list(map(name_of, event.gpus)),
+                "since": event.since,
+                "slower_in": {one.group: math.expm1(one.size) for one in event.moved},
+                "causes": [one._asdict() for one in event.causes],
+                **_change(event, trend).words,
+            }
+            for event in trend.events
+        ],
+        "swapped": [{"gpu": name_of(gpu), "since": since} for gpu, since in trend.swapped],
+        "smallest_detectable": {group: math.expm1(size) for group, size in trend.smallest},
+        "left_out": trend.left_out,
+    }
+
+
+def minute(moment: str) -> str:
+    """A time in UTC to the minute: "2026-11-20 06:00"."""
+    return plain(moment[:16].replace("T", " "))
+
+
+def _trend_lines(trend: Trend) -> Iterable[Said]:
+    """How many GPUs changed, what was compared, and the smallest detectable change."""
+    slower = any(event.slower for event in trend.events)
+    yield "changed", _changed(trend), "note" if not trend.judged else "problem" if slower else "good"
+    if trend.campaigns:
+        compared = [f"{minute(trend.first)} to {minute(trend.last)} UTC"]
+        if trend.others:
+            compared.append(f"without {counted(trend.others, 'campaign')} of other settings")
+        yield "compared", compared, None
+    if trend.smallest:
+        sizes = dict(trend.smallest)
+        least = [group for group, size in sizes.items() if size <= LEAST_LOSS]
+        words = []
+        if least:
+            of = "every group" if len(least) == len(sizes) else f"{len(least)} of {len(sizes)} groups"
+            words.append(f"smallest detectable change: {percent(math.expm1(LEAST_LOSS))} in {of} of figures")
+        others = sorted(set(sizes) - set(least), key=lambda group: -sizes[group])
+        words += [f"{percent(math.expm1(sizes[group]))} in {group}" for group in others[:MOST_GROUPS]]
+        yield "detectable", [*words, f"after {LEAST_SIDE} campaigns"], None
+    if trend.swapped:
+        yield "swapped", _first([f"{name_of(gpu)} since {minute(since)}" for gpu, since in trend.swapped]), None
+    if trend.left_out:
+        yield "left out", list(trend.left_out[:MOST_NAMED]), "warning"
+
+
+def _changed(trend: Trend) -> list[str]:
+    if not trend.gpus:
+        return ["nothing can be said: no campaign measured a GPU"]
+    if not trend.judged:
+        needed = f"a change needs {LEAST_SIDE} before it and after it"
+        return [f"too early: {trend.longest} of {LEAST_CAMPAIGNS} campaigns; {needed}"]
+    changed = {True: set[Board](), False: set[Board]()}
+    for event in trend.events:
+        changed[event.slower] |= set(event.gpus)
+    slow, fast, of = len(changed[True]), len(changed[False]), f"of {counted(trend.judged, 'GPU')}"
+    words = [f"{slow} {of} became slower"] if slow else []
+    if fast:
+        words.append(f"{fast} became faster" if slow else f"{fast} {of} became faster")
+    if trend.judged < len(trend.gpus):
+        words.append(f"{len(trend.gpus) - trend.judged} have fewer than {LEAST_CAMPAIGNS} campaigns")
+    return words if slow or fast else [f"none {of} changed", *words]
+
+
+def _change(event: Event, trend: Trend) -> Finding:
+    moved = [_moved(one) for one in event.moved[:MOST_SLOW]]
+    if len(event.moved) > MOST_SLOW:
+        moved[-1] += f" and {len(event.moved) - MOST_SLOW} more"
+    seen = "; ".join(": ".join(filter(None, cause[:2])) for cause in event.causes[:MOST_CAUSES])
+    seen = seen or "no recorded fact changed with it"
+    largest = max(one.size for one in event.moved)
+    severity: Severity = "note" if largest <= 0 else "problem" if largest >= math.log(FACTOR) else "warning"
+    title = f"{_who(event, trend)}: {', '.join(moved)} since {minute(event.since)} ({seen})"
+    advice = next((cause.check for cause in event.causes if cause.check), "")
+    return Finding("fleet.changed", severity, title, "", CHANGED, advice=advice)
+
+
+def _who(event: Event, trend: Trend) -> str:
+    """The GPUs of an event: "n3 GPU 0", "all 16 GPUs", "all 8 GPUs of n3 but GPU 1"."""
+    if not event.but and not event.node and len(event.gpus) == 1:
+        return name_of(event.gpus[0])
+    whole = len(event.gpus) + len(event.but)
+    of = f" of {plain(event.node, LONGEST)}" if event.node else ""
+    if not of and trend.classes > 1:
+        of = f" {plain(event.of_class.partition(',')[0], LONGEST)}"
+    if len(event.but) > MOST_EXCEPT:
+        return f"{len(event.gpus)} of {whole} GPUs{of}"
+    but = f" but {', '.join(map(name_of, event.but))}" if event.but else ""
+    return f"all {whole} GPUs{of}{but}"
+
+
+def _moved(one: Moved) -> str:
+    """What changed and by how much: "DRAM bandwidth 3.1 % slower"."""
+    low, high = sorted((abs(one.low), abs(one.high)))
+    words = slower(math.expm1(abs(one.size)))
+    if high > WIDE * low:
+        words = f"{percent(math.expm1(low))} to {slower(math.expm1(high))}"
+    return f"{one.group} {words if one.size > 0 else words.replace('slower', 'faster')}"

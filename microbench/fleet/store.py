@@ -6,8 +6,6 @@ a batch is stored as a whole or not at all. Nothing is ever rewritten; a run tha
 version when it is read. A batch with a damaged or missing file is left out and named, and the rest goes on.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets
@@ -17,11 +15,10 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from microbench.core import files
 from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
@@ -29,9 +26,13 @@ from microbench.core.units import counted, plain
 from microbench.fleet.campaign import read_folder
 from microbench.fleet.records import NUMBER, TABLES, TEXT, TRUTH, WHOLE, WORDS, Source, digest, records
 
-if TYPE_CHECKING:
+try:
     import duckdb
     import pyarrow
+    from pyarrow import compute, parquet
+except ImportError as error:
+    missing = f"{plain(error.name or 'pyarrow').partition('.')[0]} cannot be imported: {plain(error)}"
+    raise UsageError(missing, "pip install '.[fleet]' in a checkout of microbench") from None
 
 # The name of a campaign is that of a folder.
 CAMPAIGN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
@@ -89,7 +90,7 @@ def campaign_sources(folder: Path) -> list[Source]:
     ]
 
 
-Tables = dict[str, "pyarrow.Table"]
+Tables = dict[str, pyarrow.Table]
 Files = Mapping[str, Sequence[Path]]  # of a batch, by table
 
 
@@ -125,7 +126,6 @@ def _batches(directory: Path, *, whole: bool = False) -> tuple[list[Files], tupl
 
 def _checked(path: Path, table: str, whole: bool) -> int:
     """The number of rows in a file of a table. Raises _DamagedError."""
-    arrow, parquet = _package("pyarrow"), _package("pyarrow.parquet")
     try:
         with files.open_regular(path) as stream, parquet.ParquetFile(stream) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -133,7 +133,7 @@ def _checked(path: Path, table: str, whole: bool) -> int:
                 file.read()
     except FileNotFoundError:
         raise _DamagedError(path, "is missing") from None
-    except (OSError, ValueError, arrow.ArrowException) as error:
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise _DamagedError(path, f"cannot be read ({plain(error)})") from None
     there = {column.name: column.type for column in schema}
     for column in _schema(table):
@@ -144,7 +144,7 @@ def _checked(path: Path, table: str, whole: bool) -> int:
 
 def _column(batch: Files, name: str) -> list[Any]:
     """A column of the runs of a batch."""
-    table = _package("pyarrow.parquet").read_table(batch["runs"][0], columns=[name], partitioning=None)
+    table = parquet.read_table(batch["runs"][0], columns=[name], partitioning=None)
     values: list[Any] = table[name].drop_null().to_pylist()
     return values
 
@@ -194,25 +194,23 @@ def _read(source: Source) -> Tables | str:
         found = records(source)
     except RunUnreadableError as error:
         return error.cause
-    return {name: _package("pyarrow").Table.from_pylist(found[name], _schema(name)) for name in TABLES}
+    return {name: pyarrow.Table.from_pylist(found[name], _schema(name)) for name in TABLES}
 
 
 @cache
 def _schema(table: str) -> pyarrow.Schema:
     """The columns of a table in a file. Its campaign, and the suite of a row, are folders."""
-    arrow = _package("pyarrow")
     types = {
-        TEXT: arrow.string(), WHOLE: arrow.int64(), NUMBER: arrow.float64(), TRUTH: arrow.bool_(),
-        WORDS: arrow.map_(arrow.string(), arrow.string()),
+        TEXT: pyarrow.string(), WHOLE: pyarrow.int64(), NUMBER: pyarrow.float64(), TRUTH: pyarrow.bool_(),
+        WORDS: pyarrow.map_(pyarrow.string(), pyarrow.string()),
     }  # fmt: skip
-    return arrow.schema([(name, types[kind]) for name, kind in TABLES[table].items() if name != "campaign"])
+    return pyarrow.schema([(name, types[kind]) for name, kind in TABLES[table].items() if name != "campaign"])
 
 
 def _write(directory: Path, campaign: str, several: Sequence[Tables]) -> int:
     """Write the tables of several runs of a campaign as one batch, and return the number of rows."""
-    arrow, compute = _package("pyarrow"), _package("pyarrow.compute")
     batch = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-    whole = {name: arrow.concat_tables([tables[name] for tables in several]) for name in TABLES}
+    whole = {name: pyarrow.concat_tables([tables[name] for tables in several]) for name in TABLES}
     rows = whole["rows"].sort_by([(name, "ascending") for name in ("suite", "benchmark", "metric", "case", "node")])
     parts: dict[str, list[pyarrow.Table]] = {}
     for suite in rows["suite"].unique().to_pylist():
@@ -221,7 +219,7 @@ def _write(directory: Path, campaign: str, several: Sequence[Tables]) -> int:
     written = list[Path]()
     try:
         for folder, tables in parts.items():
-            part = arrow.concat_tables(tables).drop_columns(["suite"])
+            part = pyarrow.concat_tables(tables).drop_columns(["suite"])
             written.append(directory / "rows" / f"campaign={campaign}" / f"suite={folder}" / f"{batch}{ENDING}")
             _write_file(written[-1], part)
         for name in ("nodes", "findings", "runs"):  # the runs last: with them the batch is there
@@ -241,20 +239,11 @@ def _write_file(path: Path, table: pyarrow.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     try:
-        _package("pyarrow.parquet").write_table(table, part, compression="zstd")
+        parquet.write_table(table, part, compression="zstd")
         part.rename(path)
     except OSError:
         part.unlink(missing_ok=True)
         raise
-
-
-def _package(name: str) -> Any:
-    """A package of the extra fleet. Raises UsageError if it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        cause = f"{name.partition('.')[0]} cannot be imported: {plain(error)}"
-        raise UsageError(cause, "pip install '.[fleet]' in a checkout of microbench") from None
 
 
 def query(directory: Path, sql: str) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]], tuple[str, ...]]:
@@ -267,7 +256,6 @@ def query(directory: Path, sql: str) -> tuple[tuple[str, ...], Iterator[tuple[An
 
 
 def _asked(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-    duckdb = _package("duckdb")
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise UsageError("only one SELECT can be asked", HELP)
@@ -286,7 +274,7 @@ def _fetched(found: Any) -> Iterator[tuple[Any, ...]]:
     while True:
         try:
             rows = found.fetchmany(1000)
-        except _package("duckdb").Error as error:
+        except duckdb.Error as error:
             raise _wrong(error) from None
         if not rows:
             return
@@ -303,7 +291,6 @@ def answered(directory: Path, ask: Callable[[duckdb.DuckDBPyConnection], Result]
 
     Raises UsageError if there is no store or nothing in it, and if DuckDB raises an error.
     """
-    duckdb = _package("duckdb")
     for whole in (False, True):  # only an error is worth the time to read all of each file
         batches, left_out = _batches(directory, whole=whole)
         if not batches:
@@ -327,7 +314,7 @@ def _opened(directory: Path, batches: Sequence[Files]) -> duckdb.DuckDBPyConnect
         "autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "temp_directory": "",
         "allow_community_extensions": "false", "python_enable_replacements": "false",
     }  # fmt: skip
-    connection: duckdb.DuckDBPyConnection = _package("duckdb").connect(":memory:", config=options)
+    connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:", config=options)
     whole = directory.resolve()
     connection.execute(f"SET allowed_directories = [{_quoted(whole)}]")
     for name in TABLES:

@@ -58,17 +58,11 @@ class Event(NamedTuple):
         return any(one.size > 0 for one in self.moved)
 
 
-class Swapped(NamedTuple):
-    """A GPU that replaced another one, and the time of its first campaign."""
-
-    gpu: Board
-    since: str
-
-
 class Trend(NamedTuple):
     """What changed over the campaigns until ``campaign``, of those that asked for the same as it.
 
-    ``others`` counts campaigns with other settings among them. ``gpus`` are there, ``judged`` of them have enough
+    ``others`` counts campaigns with other settings among them. ``swapped`` are GPUs that replaced others, each with the
+    time of its first campaign. ``gpus`` are there, ``judged`` of them have enough
     campaigns, the most that any has is ``longest``. ``smallest`` has for each group the smallest change that is
     reported LEAST_SIDE campaigns after it, as a logarithm. Batches of the store are ``left_out``. Times are UTC in ISO
     8601.
@@ -85,7 +79,7 @@ class Trend(NamedTuple):
     judged: int
     longest: int
     events: tuple[Event, ...]
-    swapped: tuple[Swapped, ...]
+    swapped: tuple[tuple[Board, str], ...]
     smallest: tuple[tuple[str, float], ...]
     left_out: tuple[str, ...] = ()
 
@@ -115,23 +109,22 @@ def trend(directory: Path, campaign: str | None, last: int) -> Trend:
 
 
 def _trend(connection: Any, directory: Path, campaign: str | None, last: int) -> Trend:
-    found = comparable(connection, directory, campaign, last)
-    points = found.points
+    newest_campaign, simulated, others, points, series = comparable(connection, directory, campaign, last)
     swapped, gone = _swapped(points)
     newest = {point.key: point for point in points if point.key not in gone}
-    several = [one for one in found.series if one.points[-1].key in newest]
+    several = [one for one in series if one.points[-1].key in newest]
     steps, least = _steps(several)
     recorded = cache(lambda name: gpus_of(connection, name))
     events = [_event(recorded, *told) for told in _told(steps, list(newest.values()))]
     events.sort(key=lambda event: (event.slower, event.since), reverse=True)
-    times = sorted(point.began for point in points)
+    times = sorted(point.moment[0] for point in points)
     return Trend(
-        campaign=found.newest,
-        simulated=found.simulated,
+        campaign=newest_campaign,
+        simulated=simulated,
         first=times[0] if times else "",
         last=times[-1] if times else "",
-        campaigns=len({point.campaign for point in points}),
-        others=found.others,
+        campaigns=len({point.moment[1] for point in points}),
+        others=others,
         classes=len({point.of_class for point in newest.values()}),
         gpus=tuple(point.board for point in newest.values()),
         judged=len({one.points[-1].key for one in several if len(one.points) >= LEAST_CAMPAIGNS}),
@@ -142,7 +135,7 @@ def _trend(connection: Any, directory: Path, campaign: str | None, last: int) ->
     )
 
 
-def _swapped(points: Iterable[Point]) -> tuple[list[Swapped], set[Key]]:
+def _swapped(points: Iterable[Point]) -> tuple[list[tuple[Board, str]], set[Key]]:
     """GPUs that replaced others that were not seen again, and the keys of the replaced ones."""
     first: dict[Key, Point] = {}
     newest: dict[Key, Point] = {}
@@ -157,7 +150,7 @@ def _swapped(points: Iterable[Point]) -> tuple[list[Swapped], set[Key]]:
         keys.sort(key=lambda key: first[key].moment)
         for before, after in pairwise(keys):
             if board.number is not None and newest[before].moment < first[after].moment:
-                found.append(Swapped(board, first[after].began))
+                found.append((board, first[after].moment[0]))
                 gone.add(before)
     return found, gone
 
@@ -206,7 +199,7 @@ def _told(steps: Sequence[_Shift], points: Sequence[Point]) -> Iterator[tuple[li
     Each comes with the class or node that it is of, and with the other GPUs there.
     """
     left = list(steps)
-    for place in (attrgetter("of_class"), attrgetter("node")):
+    for place in (attrgetter("of_class"), attrgetter("board.node")):
         wide = _wide(left, points, place)
         told = {id(one) for several in wide.values() for one in several}
         left = [one for one in left if id(one) not in told]
@@ -291,7 +284,7 @@ def _causes(
 
 def _gpu(recorded: Callable[[str], Mapping[Key, Gpu]], point: Point) -> Gpu:
     """The GPU of a point, with its labels and versions among its facts."""
-    gpu = recorded(point.campaign)[point.key]
+    gpu = recorded(point.moment[1])[point.key]
     labels = {f"label {name}": value for name, value in gpu.labels.items()}
     versions = {"microbench": point.tool_version, **({"CUDA": point.cuda} if point.cuda else {})}
     return gpu._replace(facts={**gpu.facts, **labels, **versions})

@@ -28,9 +28,7 @@ HOST = "calls on the host"
 # A label is named if GPUs share it by chance less often than this.
 CHANCE_SHARED = 0.05
 # The figures that are judged: times and rates of benchmarks whose scatter is known.
-JUDGED = (
-    """r.kind IN ('time', 'rate') AND r.suite <> 'own' AND r.median > 0 AND (r.deviation IS NOT NULL OR r.simulated)"""
-)
+JUDGED = "r.kind IN ('time', 'rate') AND r.suite <> 'own' AND r.median > 0 AND (r.deviation IS NOT NULL OR r.simulated)"
 DEVIATION = "CASE WHEN r.simulated THEN coalesce(r.deviation, 0) ELSE r.deviation END"
 ROWS = f"""
     SELECT n.node, n.device, r.benchmark, r."case", r.metric, r.suite, r.kind, r.bound, r.clock, r.median, r.ci_low,
@@ -42,18 +40,12 @@ ROWS = f"""
 """
 
 
-class Slow(NamedTuple):
-    """What a GPU is slow in: the group of figures, and the loss as a share."""
-
-    group: str
-    loss: float
-
-
 class Named(NamedTuple):
-    """An outlier: in what it is slow, and the likely causes, the likeliest first."""
+    """An outlier: in what it is slow (the loss as a share by group, the largest first), and the likely causes, the
+    likeliest first."""
 
     gpu: Gpu
-    slow: tuple[Slow, ...]
+    slow: dict[str, float]
     causes: tuple[Cause, ...]
 
 
@@ -114,7 +106,7 @@ def _judged(connection: Any, directory: Path, campaign: str | None) -> Verdict:
         for members, (_, groups), several in zip(by_class.values(), tables, found, strict=True)
         for each in _named(members, groups, several)
     ]
-    named.sort(key=lambda each: -each.slow[0].loss)
+    named.sort(key=lambda each: -max(each.slow.values()))
     failed: tuple[Task, ...] = ()
     with suppress(RunUnreadableError):  # not every store has the campaign's record
         tasks = read_folder(directory / "campaigns" / chosen).tasks
@@ -197,16 +189,14 @@ def group_of(benchmark: str, metric: str, suite: str, clock: str, bound: str | N
 
 def _named(members: Sequence[Gpu], groups: tuple[str, ...], several: Sequence[Outlier]) -> list[Named]:
     """The GPUs of a class that were found, each with all that it is slow in."""
-    by_gpu: dict[int, list[Slow]] = {}
-    for each in several:
-        by_gpu.setdefault(each.gpu, []).append(Slow(groups[each.group], math.expm1(each.loss)))
-    named = []
-    for place, slow_in in by_gpu.items():
-        ordered = tuple(sorted(slow_in, key=lambda slow: -slow.loss))
-        others = [gpu for number, gpu in enumerate(members) if number not in by_gpu]
-        why = causes.likely(members[place], others, {slow.group: slow.loss for slow in ordered})
-        named.append(Named(members[place], ordered, tuple(why)))
-    return named
+    by_gpu: dict[int, dict[str, float]] = {}
+    for each in sorted(several, key=lambda one: -one.loss):
+        by_gpu.setdefault(each.gpu, {})[groups[each.group]] = math.expm1(each.loss)
+    others = [gpu for number, gpu in enumerate(members) if number not in by_gpu]
+    found = {each.gpu: by_gpu[each.gpu] for each in several}  # the most certain first
+    return [
+        Named(members[place], slow, tuple(causes.likely(members[place], others, slow))) for place, slow in found.items()
+    ]
 
 
 def shared_labels(named: Sequence[Gpu], everyone: Sequence[Gpu]) -> list[str]:

@@ -1,20 +1,24 @@
 """Chooses and sets the CPUs of threads: the worker, its watcher and its helpers each get a physical core of their own.
 
-A physical core is a group of SMT siblings; its NUMA node decides how far the GPU is.
+A physical core is a group of SMT siblings; its NUMA node decides how far the GPU is. What took a thread off its core is
+counted here, too.
 """
 
 import os
+import resource
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from microbench.core.errors import Skip
 from microbench.core.model import Fact
 from microbench.host.files import Machine, as_cpu_list, cpu_list, fact, known, labelled, stated
 
 CPUS = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
+INTERRUPTS = "/proc/interrupts"
 
 Result = TypeVar("Result")
 
@@ -26,38 +30,51 @@ class Core(NamedTuple):
     node: int | None
 
 
-class CorePlan(NamedTuple):
-    """CPUs of the three busy threads: the submitting worker, the parent process, the thread that watches flags."""
-
-    worker_core: int
-    parent_cores: tuple[int, ...]
-    watcher_core: int
-
-
 class Cores(NamedTuple):
-    """The CPUs that a process may use and the plan for them, found before the process pins itself.
+    """The CPUs that a process may use, found before it pins itself, and those of the three busy threads: the submitting
+    worker, the parent process, the thread that watches flags.
 
     ``helpers`` is one CPU of each physical core: the worker's, the watcher's, then those of the near node first.
     """
 
-    plan: CorePlan
-    allowed: frozenset[int]
+    worker_core: int
+    parent_cores: tuple[int, ...]
+    watcher_core: int
     helpers: tuple[int, ...]
+    allowed: frozenset[int]
 
     @property
     def watcher_alone(self) -> bool:
-        return self.plan.watcher_core != self.plan.worker_core
+        return self.watcher_core != self.worker_core
 
 
 def find_cores(near_node: int | None = None, root: Path = Path("/"), allowed: Collection[int] | None = None) -> Cores:
-    """The plan for ``allowed``, by default the CPUs of this thread's affinity, so that the user's pinning holds."""
+    """Where to pin the worker, the watcher and the parent.
+
+    ``allowed`` are by default the CPUs of this thread's affinity, so that the user's pinning holds. The worker goes on
+    ``near_node`` (the GPU's) and off core 0, which serves interrupts and housekeeping. The watcher goes on another
+    physical core of the same node. The parent gets all other cores, and siblings of the two only if there is no other
+    core. With one or two cores they share; the worker's is shared last. Raises ValueError if ``allowed`` is empty.
+    """
     usable = frozenset(os.sched_getaffinity(0) if allowed is None else allowed)
-    plan = physical_core_plan(root, usable, near_node)
-    cores = physical_cores(Machine(root), usable)
-    near = sorted(cores, key=lambda core: (near_node is not None and core.node != near_node, core.cpus[0]))
-    first = (plan.worker_core, *((plan.watcher_core,) if len(cores) > 1 else ()))
-    rest = tuple(core.cpus[0] for core in near if not set(first).intersection(core.cpus))
-    return Cores(plan, usable, (*first, *rest))
+    cores = list(physical_cores(Machine(root), usable))
+    if not cores:
+        raise ValueError("no CPU is allowed")
+
+    def preference(core: Core, node: int | None) -> tuple[bool, bool, int]:
+        return (node is not None and core.node != node, 0 in core.cpus, core.cpus[0])
+
+    worker = min(cores, key=lambda core: preference(core, near_node))
+    others = [core for core in cores if core is not worker]
+    watcher = min(others, key=lambda core: preference(core, worker.node), default=worker)
+    rest = [core for core in others if core is not watcher]
+    worker_core = worker.cpus[0]
+    watcher_core = watcher.cpus[0] if watcher is not worker else worker.cpus[-1]
+    spare = tuple(cpu for cpu in watcher.cpus if cpu not in (worker_core, watcher_core))
+    parent_cores = tuple(cpu for core in rest for cpu in core.cpus) or spare or (watcher_core,)
+    near = sorted(rest, key=lambda core: (near_node is not None and core.node != near_node, core.cpus[0]))
+    helpers = (worker_core, *((watcher_core,) if others else ()), *(core.cpus[0] for core in near))
+    return Cores(worker_core, parent_cores, watcher_core, helpers, usable)
 
 
 def cpus_near(node: int | None, allowed: Collection[int]) -> frozenset[int]:
@@ -130,33 +147,7 @@ def physical_cores(machine: Machine, allowed: Iterable[int]) -> tuple[Core, ...]
     return tuple(cores)
 
 
-def physical_core_plan(root: Path, allowed: Collection[int], near_node: int | None = None) -> CorePlan:
-    """Where to pin the worker, the watcher and the parent.
-
-    The worker goes on ``near_node`` (the GPU's) and off core 0, which serves interrupts and housekeeping. The watcher
-    goes on another physical core of the same node. The parent gets all other cores, and siblings of the two only if
-    there is no other core. With one or two cores they share; the worker's is shared last. Raises ValueError if
-    ``allowed`` is empty.
-    """
-    cores = list(physical_cores(Machine(root), allowed))
-    if not cores:
-        raise ValueError("no CPU is allowed")
-
-    def preference(core: Core, node: int | None) -> tuple[bool, bool, int]:
-        return (node is not None and core.node != node, 0 in core.cpus, core.cpus[0])
-
-    worker = min(cores, key=lambda core: preference(core, near_node))
-    others = [core for core in cores if core is not worker]
-    watcher = min(others, key=lambda core: preference(core, worker.node), default=worker)
-    rest = [core for core in others if core is not watcher]
-    worker_core = worker.cpus[0]
-    watcher_core = watcher.cpus[0] if watcher is not worker else worker.cpus[-1]
-    spare = tuple(cpu for cpu in watcher.cpus if cpu not in (worker_core, watcher_core))
-    parent_cores = tuple(cpu for core in rest for cpu in core.cpus) or spare or (watcher_core,)
-    return CorePlan(worker_core, parent_cores, watcher_core)
-
-
-def topology_facts(machine: Machine, allowed: Collection[int], plan: CorePlan | None) -> tuple[Fact, ...]:
+def topology_facts(machine: Machine, allowed: Collection[int], plan: Cores | None) -> tuple[Fact, ...]:
     """Facts about cores: how many exist, how many may be used, and which CPUs share the submitting core."""
     silent = "the kernel does not say"
     by_node = nodes(machine)
@@ -188,3 +179,36 @@ def _cpus_in(machine: Machine, path: str) -> tuple[int, ...]:
         return cpu_list(machine.read(path).text or "")
     except ValueError:
         return ()
+
+
+class ThreadState(NamedTuple):
+    """How often a thread has left its CPU so far: to wait, and because it was preempted.
+
+    They are the voluntary and involuntary context switches of getrusage(2).
+    """
+
+    waits: int
+    preemptions: int
+
+
+def thread_state() -> ThreadState:
+    """The state of the calling thread. Takes a few microseconds."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return ThreadState(used.ru_nvcsw, used.ru_nivcsw)
+
+
+def core_interrupts(cpu: int, root: Path = Path("/")) -> int:
+    """How many interrupts of any kind a CPU has served since the machine started.
+
+    Reading them takes up to some milliseconds on large machines. Raises Skip, with the reason, if the kernel does not
+    say.
+    """
+    reading = Machine(root).read(INTERRUPTS)
+    header, *rows = (reading.text or "").splitlines() or [""]
+    cpus = header.split()
+    if f"CPU{cpu}" not in cpus:
+        raise Skip(f"{INTERRUPTS}: {reading.reason or f'no column for CPU {cpu}'}")
+    counts = [row.split()[1 : len(cpus) + 1] for row in rows]
+    # Rows with one figure (ERR, MIS) count for all CPUs together.
+    each = [row[cpus.index(f"CPU{cpu}")] for row in counts if len(row) == len(cpus) and all(map(str.isdigit, row))]
+    return sum(map(int, each))

@@ -6,11 +6,11 @@ The names of the facts are fixed, because old run files and explain/environment.
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from microbench.core.model import Fact
-from microbench.host.affinity import CPUS, CorePlan, allowed_cpus, physical_core_plan, topology_facts
+from microbench.host.affinity import CPUS, Cores, allowed_cpus, find_cores, topology_facts
 from microbench.host.files import Machine, as_cpu_list, bracketed, cpu_list, fact, known, labelled, stated, unknown
 from microbench.host.memory import memory_facts, virtualization_facts
 
@@ -25,20 +25,17 @@ HIDDEN = "not shown, as in most virtual machines"
 
 
 def host_facts(
-    root: Path = Path("/"),
-    environment: Mapping[str, str] | None = None,
-    allowed: Collection[int] | None = None,
-    plan: CorePlan | None = None,
+    root: Path = Path("/"), environment: Mapping[str, str] | None = None, cores: Cores | None = None
 ) -> tuple[Fact, ...]:
     """Every fact about the host, each with its source, and with a reason if unknown. Never raises.
 
-    ``environment`` defaults to this process's. ``allowed`` are the CPUs that may be used and ``plan`` the pinning; both
-    are looked up by default, which is right only in a process that is not pinned yet.
+    ``environment`` defaults to this process's. ``cores`` are looked up by default, which is right only in a process
+    that is not pinned yet.
     """
     machine = Machine(root)
     variables = os.environ if environment is None else environment
-    usable = allowed_cpus(machine) if allowed is None else allowed
-    pinning = physical_core_plan(root, usable) if plan is None and usable else plan
+    usable = allowed_cpus(machine) if cores is None else cores.allowed
+    pinning = find_cores(None, root, usable) if cores is None and usable else cores
     tools = dict.fromkeys(_tools(machine, variables))
     launching = sorted(name for name in variables if name in LAUNCH_VARIABLES or name.startswith(LAUNCH_PREFIXES))
     return (

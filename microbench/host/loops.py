@@ -8,6 +8,7 @@ surplus ones. Calls of up to four arguments use the narrow form, launches (eleve
 returns the first code that is not 0; 0 is success.
 """
 
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,12 @@ CLOCK_MONOTONIC = 1
 SECOND_NS = 1_000_000_000
 WIDE_ARGUMENTS = 11
 NARROW_ARGUMENTS = 4
+MAP_ARGUMENTS = 6
 SPIN_TIMEOUT_NS = 10_000_000_000
+
+READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+MAP_FAILED = -1
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -374,3 +380,69 @@ def clock_stamps(clock: int, out: IntArray) -> None:
     """Readings of the clock with nothing between them."""
     for index in range(out.size):
         out[index] = now_ns(clock)
+
+
+# Pages of memory: map, touch, read, and calls that take and release.
+
+
+@intrinsic
+def call_mmap(typing_context, address, a, b, c, d, e, f):  # type: ignore[no-untyped-def]
+    """void *f(a ... f) by address, as an integer: unlike the other calls it returns all 64 bits."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        function_type = ir.FunctionType(_I64, [_I64] * MAP_ARGUMENTS)
+        return builder.call(builder.inttoptr(arguments[0], function_type.as_pointer()), arguments[1:])
+
+    return types.int64(*[types.int64] * (1 + MAP_ARGUMENTS)), generate
+
+
+@compiled
+def touch_pages(address: int, size_bytes: int, page_bytes: int) -> None:
+    """Write one word of each page, so that all pages exist. Atomic stores are not optimised away."""
+    for offset in range(0, size_bytes, page_bytes):
+        store_flag(address + offset, 1)
+
+
+@compiled
+def read_pages(address: int, size_bytes: int, page_bytes: int, clock: int, out: IntArray) -> None:
+    """Read the first word of each page: out = ns, sum of the words. Atomic loads are not optimised away."""
+    total = 0
+    begin = now_ns(clock)
+    for offset in range(0, size_bytes, page_bytes):
+        total += load_flag(address + offset)
+    out[0] = now_ns(clock) - begin
+    out[1] = total
+
+
+@compiled
+def map_and_touch(map_pages: int, unmap: int, size_bytes: int, page_bytes: int, clock: int, out: IntArray) -> bool:
+    """Map fresh pages, touch each, unmap them: out as in ``take_and_release``. False if nothing was mapped."""
+    out[0] = now_ns(clock)
+    address = call_mmap(map_pages, 0, size_bytes, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0)
+    if address == MAP_FAILED:
+        return False
+    touch_pages(address, size_bytes, page_bytes)
+    out[1] = now_ns(clock)
+    out[2] = now_ns(clock)
+    released = call_narrow(unmap, address, size_bytes, 0, 0)
+    out[3] = now_ns(clock)
+    return released == 0
+
+
+@compiled
+def take_and_release(
+    take: int, a: int, b: int, c: int, d: int, release: int, last: int, held: IntArray, clock: int, out: IntArray
+) -> tuple[int, int]:
+    """``take(a, b, c, d)``, which may write held[0], then ``release(held[0], last)``: the codes of both.
+
+    ``out`` gets the clock before and after each call. If the first call fails, the second one is not made.
+    """
+    out[0] = now_ns(clock)
+    taken = call_narrow(take, a, b, c, d)
+    out[1] = now_ns(clock)
+    if taken != 0:
+        return taken, 0
+    out[2] = now_ns(clock)
+    released = call_narrow(release, held[0], last, 0, 0)
+    out[3] = now_ns(clock)
+    return taken, released

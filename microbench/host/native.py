@@ -117,7 +117,7 @@ class NativeHost:
         here, there = int(words.ctypes.data), int(words.ctypes.data) + LINE_BYTES
         out: IntArray = np.zeros(count, dtype=np.int64)
         answer = partial(self._loops.hand_over, there, here, 0, self._clock_gettime, np.zeros_like(out))
-        other = on_cores(answer, (self._cores.plan.watcher_core,))
+        other = on_cores(answer, (self._cores.watcher_core,))
         if not (self._loops.hand_over(here, there, 1, self._clock_gettime, out) and other.result()):
             raise MeasurementError("the other thread did not answer")
         return out
@@ -159,7 +159,7 @@ class NativeHost:
 
     def _ask_and_answer(self, count: int, ask: Callable[[], None], answer: Callable[[], None]) -> IntArray:
         out: IntArray = np.zeros(count, dtype=np.int64)
-        other = on_cores(answer, (self._cores.plan.watcher_core,))
+        other = on_cores(answer, (self._cores.watcher_core,))
         for index in range(count):
             begin_ns = time.monotonic_ns()
             ask()

@@ -11,9 +11,8 @@ from microbench.comparison.compare import BETTER, COUNTED, WORSE, Comparison, co
 from microbench.comparison.words import Side as ComparedSide
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.diagnosis.changed import Changed, side
 from microbench.diagnosis.changed import Side as Recording
-from microbench.diagnosis.changed import compare as changes
+from microbench.diagnosis.changed import side
 from microbench.diagnosis.counts import are_counts, read_counts
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.window import between
@@ -23,9 +22,8 @@ from microbench.model import step_file
 from microbench.model.constants import Fit
 from microbench.model.fit import fit_for, suits, with_model_code_of
 from microbench.model.forecast import forecast
-from microbench.model.options import StepOptions
 from microbench.model.unknowns import unknown_host
-from microbench.model.workload import Kernels, Wait, Workload
+from microbench.model.workload import Kernels, StepOptions, Wait, Workload
 from microbench.report.document import Report, Screen
 from microbench.report.sheets import comparison as comparison_sheet
 from microbench.report.sheets import diagnosis as diagnosis_sheet
@@ -146,7 +144,10 @@ class Diagnosed(NamedTuple):
 
     def screen(self, *, everything: bool = False) -> Screen:
         """One diagnosis on one screen, several beside each other."""
-        return screen_of(self.several, self.costs, self.files, everything=everything)
+        if len(self.several) > 1:
+            return diagnosis_sheet.ranks_screen(self.several, self.costs.words, everything=everything)
+        command = f"microbench diagnose {shlex.quote(str(self.files[0]))}{self.costs.option}"
+        return diagnosis_sheet.screen(self.several[0], self.costs.words, command, everything=everything)
 
     def answers(self) -> list[dict[str, object]]:
         """An object for JSON of each trace; ``reference`` says that the costs are those of a bundled run."""
@@ -195,19 +196,6 @@ def is_file_of_counts(path: Path) -> bool:
     with suppress(OSError), path.open("rb") as file:
         return are_counts(file.read(HEAD_BYTES))
     return False
-
-
-def changed(before: Path, after: Path, **options: Any) -> Changed:
-    """What changed from one recording of a program to another; each is a trace or a file of counts."""
-    return changes(recorded_side(before, **options), recorded_side(after, **options))
-
-
-def screen_of(several: list[Diagnosis], costs: Costs, files: list[Path], *, everything: bool = False) -> Screen:
-    """One diagnosis on one screen, several beside each other."""
-    if len(several) > 1:
-        return diagnosis_sheet.ranks_screen(several, costs.words, everything=everything)
-    command = f"microbench diagnose {shlex.quote(str(files[0]))}{costs.option}"
-    return diagnosis_sheet.screen(several[0], costs.words, command, everything=everything)
 
 
 def files_of(named: Sequence[Path]) -> list[Path]:

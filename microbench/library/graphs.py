@@ -1,7 +1,5 @@
 """Makes a graph of a user's function in a process of its own, proves it, and proves the changed file once more."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -10,18 +8,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from microbench.capture.handover import HELPER, Change, change, change_parts, why_not_applied
+from microbench.capture.making import Asked, Made, Report
 from microbench.core.errors import UsageError
 from microbench.core.targets import check_function, target
 from microbench.core.units import plain
-
-if TYPE_CHECKING:
-    from microbench.capture.handover import Change
-    from microbench.capture.making import Asked, Report
-    from microbench.capture.making import Made as Made
 
 LIMIT_S = 600.0
 LOOK_S = 0.1
@@ -41,9 +35,6 @@ def make_graph(
 
     Raises UsageError for bad names.
     """
-    from microbench.capture.handover import HELPER, change, change_parts
-    from microbench.capture.making import Asked, Made
-
     for one in filter(None, (what, setup, inputs)):
         check_function(target(one))
     asked = Asked(what, setup, inputs, dict(axes or {}), compile)
@@ -64,10 +55,14 @@ def make_graph(
             copy = Path(name) / file.name
             copy.write_text(found.text, encoding="utf-8")
             (Path(name) / HELPER).write_text(found.helper, encoding="utf-8")
-            moved = (_moved(what, file, copy), _moved(setup, file, copy), _moved(inputs, file, copy))
+            named = [(text, target(text) if text else None) for text in (what, setup, inputs)]
+            moved = [  # functions of the file are those of its copy
+                f"{copy}::{one.name}" if one and one.kind == "file" and Path(one.place).resolve() == file else text
+                for text, one in named
+            ]
             progress("the changed file")
             source = file.read_text(encoding="utf-8") if found.parts else ""
-            asked = Asked(*moved, dict(axes or {}), False, found.parts, source)
+            asked = Asked(moved[0], moved[1], moved[2], dict(axes or {}), False, found.parts, source)
             return _report(asked, limit_s, progress, file.parent)
 
     found = changed(report.also)
@@ -80,18 +75,8 @@ def make_graph(
     return Made(what, report, found, again)
 
 
-def _moved(text: str, file: Path, copy: Path) -> str:
-    """The same function in the copy of its file."""
-    wanted = target(text) if text else None
-    if wanted is None or wanted.kind != "file" or Path(wanted.place).resolve() != file:
-        return text
-    return f"{copy}::{wanted.name}"
-
-
 def _report(asked: Asked, limit_s: float, progress: Callable[[str], None], folder: Path | None = None) -> Report:
     """The report of a process, which is killed if it does not end; ``folder`` is where it finds other modules."""
-    from microbench.capture.making import Report
-
     with tempfile.TemporaryDirectory(prefix="microbench-graph-") as name:
         file = Path(name) / "report.json"
         file.write_bytes(msgspec.json.encode(asked))
@@ -128,36 +113,30 @@ def _report(asked: Asked, limit_s: float, progress: Callable[[str], None], folde
 
 
 def _read(file: Path) -> Report | None:
-    from microbench.capture.making import Report
-
     try:
         return msgspec.json.decode(file.read_bytes(), type=Report)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def write_change(made: Made, out: Path | None, apply: bool) -> list[Path]:
+def write_change(new: Change, out: Path | None, apply: bool) -> list[Path]:
     """Write the diff and the helper to ``out``, or with ``apply`` change the file itself. Raises UsageError."""
-    from microbench.capture.handover import HELPER, why_not_applied
-
-    assert made.change is not None
-    change = made.change
     if apply:
-        if why := why_not_applied(change.file):
+        if why := why_not_applied(new.file):
             raise UsageError(f"--apply changes nothing: {why}", "commit the file first, or apply the diff by hand")
-        helper = change.file.parent / HELPER
-        if helper.exists() and helper.read_text(encoding="utf-8") != change.helper:
+        helper = new.file.parent / HELPER
+        if helper.exists() and helper.read_text(encoding="utf-8") != new.helper:
             raise UsageError(f"{helper.name} exists with other content", "move it away first")
-        helper.write_text(change.helper, encoding="utf-8")
-        change.file.write_text(change.text, encoding="utf-8")
-        return [change.file, helper]
+        helper.write_text(new.helper, encoding="utf-8")
+        new.file.write_text(new.text, encoding="utf-8")
+        return [new.file, helper]
     if out is None:
         return []
     try:
         out.mkdir()
     except OSError as error:
         raise UsageError(f"{plain(out)} cannot be made: {error.strerror}", "give a new folder by -o") from error
-    written = [out / f"{change.file.stem}.diff", out / HELPER]
-    for path, text in zip(written, (change.diff, change.helper), strict=True):
+    written = [out / f"{new.file.stem}.diff", out / HELPER]
+    for path, text in zip(written, (new.diff, new.helper), strict=True):
         path.write_text(text, encoding="utf-8")
     return written

@@ -1,6 +1,6 @@
 """The options of `microbench run` and `measure`, which `microbench.run` and `microbench.measure` take as well."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,25 +8,38 @@ from pathlib import Path
 from microbench.core.errors import UsageError
 from microbench.core.model import Param
 from microbench.core.options import argument, flag, option
-from microbench.core.units import plain
+from microbench.core.units import plain, typed_time
+
+LONGEST_LIMIT_S = 86400.0
 
 
-def overrides_of(texts: list[str]) -> dict[str, tuple[str, ...]]:
-    """The values of each axis as given to --set."""
-    from microbench.session.plan import parse_overrides
-
-    return parse_overrides(texts)
-
-
-def own_axes(texts: list[str]) -> dict[str, list[str]]:
-    """The values of each axis from NAME=VALUE[,VALUE] as given to --axis. Raises UsageError."""
-    axes: dict[str, list[str]] = {}
+def _values(texts: Iterable[str], name: str, form: str, example: str) -> dict[str, tuple[Param, ...]]:
+    """The values of each axis from ``axis=value[,value]`` as given to an option; one given twice gets all of them."""
+    values: dict[str, tuple[Param, ...]] = {}
     for text in texts:
-        name, equals, listed = text.partition("=")
-        if not equals:
-            raise UsageError(f"--axis {plain(text, 60)} is not NAME=VALUE[,VALUE]", "for example --axis batch=1,8,64")
-        axes.setdefault(name, []).extend(value.strip() for value in listed.split(","))
-    return axes
+        axis, equals, listed = text.partition("=")
+        several = tuple(value.strip() for value in listed.split(","))
+        if not equals or not axis.strip() or not all(several):
+            raise UsageError(f"{name} {plain(text)} is not {form}", f"for example {name} {example}")
+        values[axis.strip()] = (*values.get(axis.strip(), ()), *several)
+    return values
+
+
+def overrides_of(texts: Iterable[str]) -> dict[str, tuple[Param, ...]]:
+    """The values of each axis as given to --set. Raises UsageError."""
+    return _values(texts, "--set", "axis=value[,value]", "duration_ns=1000,5000")
+
+
+def own_axes(texts: Iterable[str]) -> dict[str, tuple[Param, ...]]:
+    """The values of each axis as given to --axis. Raises UsageError."""
+    return _values(texts, "--axis", "NAME=VALUE[,VALUE]", "batch=1,8,64")
+
+
+def preset_of(quick: bool, full: bool) -> str:
+    """The preset that --quick and --full choose. Raises UsageError for both."""
+    if quick and full:
+        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
+    return "quick" if quick else "full" if full else "default"
 
 
 # Options of several commands.
@@ -100,3 +113,8 @@ class OwnOptions:
     out: Path | None = copy(OUT)
     into: str | None = copy(INTO)
     label: str | None = copy(LABEL)
+
+    @property
+    def limit_s(self) -> float | None:
+        """The limit in seconds; None for the usual one. Raises UsageError."""
+        return typed_time(self.limit, LONGEST_LIMIT_S) if self.limit is not None else None

@@ -1,31 +1,50 @@
-"""Measures a user's own kernel or function: a benchmark takes its name as a parameter, and the axes that were asked
-for."""
+"""Measures a user's own kernel or function: a benchmark takes its name and the axes asked for as parameters.
 
-from __future__ import annotations
+It also reads what the two sides of `microbench ab` are, measures them in turn, and makes the answer.
+"""
 
+import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from microbench.comparison.in_turn import FIRST_LOOK, InTurn, compare_in_turn, looks
+from microbench.comparison.words import summary
+from microbench.core.bench import Axis, Benchmark, discover
 from microbench.core.errors import UsageError
-from microbench.core.units import plain, typed_time
+from microbench.core.model import Param, Run
+from microbench.core.targets import check_function, check_kernel, dimensions, number, target, whole
+from microbench.core.units import plain
+from microbench.core.version import __version__
+from microbench.diagnosis.counts import Counts, count_nodes
+from microbench.explain.own import OWN_PARAMETERS
+from microbench.library.answers import LIMITS
 from microbench.library.options import OwnOptions, RunOptions
-from microbench.library.runs import KERNEL, STEP, measured
-
-if TYPE_CHECKING:
-    from microbench.core.bench import Benchmark
-    from microbench.core.model import Param, Run
-    from microbench.diagnosis.counts import Counts
-    from microbench.session.events import Listener
-    from microbench.session.session import RunResult
+from microbench.library.runs import KERNEL, STEP, consistent, measured
+from microbench.library.verdicts import as_json, compared_figure
+from microbench.session.messages import Listener
+from microbench.session.plan import select
+from microbench.session.process import Patience
+from microbench.session.request import MOST_ROUNDS
+from microbench.session.session import PRESET, RunResult, Seams, Side, measure_in_turn
 
 AXIS = re.compile(r"[A-Za-z_]\w*")
 GIVEN = ("gpu", "meter")  # parameters that every benchmark has
-LONGEST_LIMIT_S = 86400.0
+AS_IT_IS, LONGEST_NAME = "as it is", 200
+# NAME=VALUE[,NAME=VALUE]; a comma before anything else belongs to the value.
+VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+BETWEEN = re.compile(rf",(?={VARIABLE.pattern})")
+SOURCES = (".py", ".cu", ".cuh")
+IMPORT_S = 60.0
 
 
 def measured_own(what: str, options: OwnOptions, listener: Listener) -> RunResult:
@@ -34,20 +53,16 @@ def measured_own(what: str, options: OwnOptions, listener: Listener) -> RunResul
     Raises UsageError for whatever is wrong with the arguments, and what ``execute`` raises.
     """
     name, catalogue = own_catalogue(what, options)
-    limit_s = typed_time(options.limit, LONGEST_LIMIT_S) if options.limit is not None else None
     asked = RunOptions(
         names=(name,), device=options.device, rounds=options.rounds, out=options.out, into=options.into,
         label=options.label,
     )  # fmt: skip
-    return measured(asked, listener, catalogue, limit_s)
+    return measured(asked, listener, catalogue, options.limit_s)
 
 
 def own_catalogue(what: str, options: OwnOptions) -> tuple[str, dict[str, Benchmark]]:
     """The benchmark that measures the function or kernel that ``what`` names, and all benchmarks with it. Raises
     UsageError."""
-    from microbench.core.bench import Axis, discover
-    from microbench.core.targets import target
-
     axes = axes_of(options.axes)
     if target(what).kind == "kernel":
         name, fixed = KERNEL, kernel_parameters(what, axes, options)
@@ -62,10 +77,6 @@ def own_catalogue(what: str, options: OwnOptions) -> tuple[str, dict[str, Benchm
 def counts_of(run: Run) -> list[tuple[str, Counts]]:
     """The counts of a call in the cases of the newest session whose call could be captured into a graph, by what was
     measured and its axes."""
-    import json
-
-    from microbench.diagnosis.counts import count_nodes
-
     found = {}
     for one in run.outcomes:
         fact = next((fact for fact in one.facts if fact.name == "kernels"), None)
@@ -100,8 +111,6 @@ def function_parameters(what: str, options: OwnOptions) -> dict[str, str]:
 
     Raises UsageError for options of kernels, and for functions that do not exist.
     """
-    from microbench.core.targets import check_function, target
-
     of_kernels = {
         "--grid": options.grid, "--block": options.block, "--arg": options.args, "--shared": options.shared,
         "--bytes": options.bytes, "--flop": options.flop, "--option": options.options,
@@ -120,10 +129,8 @@ def function_parameters(what: str, options: OwnOptions) -> dict[str, str]:
 
 def axes_of(given: Mapping[str, Sequence[Param | float]]) -> dict[str, tuple[Param, ...]]:
     """The axes with their values: whole numbers, and texts, of which a number or formula is also a whole number."""
-    from microbench.core.targets import number
-    from microbench.explain.own import OWN_PARAMETERS
 
-    def whole(value: Param | float) -> Param:
+    def read(value: Param | float) -> Param:
         if type(value) is int:
             return value
         try:
@@ -138,13 +145,11 @@ def axes_of(given: Mapping[str, Sequence[Param | float]]) -> dict[str, tuple[Par
             raise UsageError(f"--axis {words} is not NAME=VALUE[,VALUE]", "for example --axis batch=1,8,64")
         if name in OWN_PARAMETERS or name in GIVEN:
             raise UsageError(f"--axis {name}: microbench has a parameter of this name", "choose another name")
-    return {name: tuple(dict.fromkeys(map(whole, values))) for name, values in given.items()}
+    return {name: tuple(dict.fromkeys(map(read, values))) for name, values in given.items()}
 
 
 def kernel_parameters(what: str, axes: Mapping[str, tuple[Param, ...]], options: OwnOptions) -> dict[str, str]:
     """The parameters of a kernel's cases. Raises UsageError for what is wrong with the first value of each axis."""
-    from microbench.core.targets import check_kernel, dimensions, target, whole
-
     if options.setup is not None:
         raise UsageError("--setup is for functions", "give a kernel its arguments by --arg")
     names: dict[str, float] = {}
@@ -169,3 +174,85 @@ def kernel_parameters(what: str, axes: Mapping[str, tuple[Param, ...]], options:
         fixed["precision"] = options.precision
     extra = [*options.options, *(["cooperative"] if options.cooperative else [])]
     return fixed | ({"options": " ".join(extra)} if extra else {})
+
+
+def answer(a: str, b: str, found: InTurn) -> dict[str, Any]:
+    """Everything that `microbench ab --json` prints of two sides, in SI base units."""
+    figures = [
+        msgspec.to_builtins(compared_figure(change)) | {"would_find": smallest}
+        for change, smallest in zip(found.comparison.changes, found.smallest, strict=True)
+    ]
+    verdict = {"verdict": summary(found.comparison).title, "pairs": found.pairs, "confidence": found.confidence}
+    return as_json({"a": a, "b": b, **verdict, "figures": figures, "not_measured": found.unmeasured})
+
+
+def compared_in_turn(
+    named: tuple[str, str],
+    names: Sequence[str],
+    values: Mapping[str, Sequence[Param]],
+    rounds: int,
+    own: OwnOptions,
+    same_within: float,
+    fail_on: str | None,
+    listener: Listener,
+) -> tuple[str, str, InTurn]:
+    """Measure the two ``named`` sides in turn, until the rule of ``comparison/in_turn.py`` knows enough, or the first
+    change of the limit ``fail_on`` is found. Returns what the sides are called, and what came out.
+
+    ``names`` and ``values`` choose benchmarks, ``own`` says how code of the user's own is called. Raises UsageError for
+    whatever is wrong, and what ``measure_in_turn`` raises.
+    """
+    if not FIRST_LOOK <= rounds <= MOST_ROUNDS:
+        raise UsageError(f"{rounds} rounds are not possible", f"give {FIRST_LOOK} to {MOST_ROUNDS}")
+    sides = [_side(text, names, values, own) for text in named]
+    if len({tuple(one.benchmark.name for one in side.selected) for side in sides}) > 1:
+        raise UsageError("A and B are not of one kind", "give two functions, or two kernels, or no code of your own")
+    when = looks(rounds)
+    found: list[InTurn] = []
+
+    def enough(pairs: int, one: Run, other: Run) -> bool:
+        if pairs in when:
+            with consistent(one), consistent(other):
+                found.append(compare_in_turn(one, other, pairs, rounds, same_within))
+        limit = LIMITS[fail_on] if fail_on is not None else ()
+        return bool(found) and (found[-1].decided or found[-1].comparison.has_changed(*limit))
+
+    seams = Seams(patience=Patience.of(own.limit_s))
+    measure_in_turn(sides, rounds, own.device, enough, listener, seams)
+    a, b = (plain(text, LONGEST_NAME) or AS_IT_IS for text in named)
+    return a, b, found[-1]
+
+
+def _side(text: str, names: Sequence[str], values: Mapping[str, Sequence[Param]], own: OwnOptions) -> Side:
+    """The side that a text describes: this Python (no text), variables, another Python, or code of the user's own."""
+    path = Path(text).expanduser()
+    if not text or VARIABLE.match(text):
+        parts = (one.partition("=") for one in BETWEEN.split(text) if one)
+        return Side(select(discover(), names, PRESET, values), tuple((name, value) for name, _, value in parts))
+    if path.is_dir() or (path.is_file() and os.access(path, os.X_OK) and path.suffix not in SOURCES):
+        python = _checked(path / "bin" / "python" if path.is_dir() else path)
+        return Side(select(discover(), names, PRESET, values), python=python)
+    if names or values:
+        raise UsageError("code of your own has no suites and benchmarks", "leave out their names and --set")
+    if own.setup is not None and ":" not in own.setup:  # of the side's own file
+        own = replace(own, setup=f"{text.rpartition(':')[0]}:{own.setup}")
+    name, catalogue = own_catalogue(text, own)
+    return Side(select(catalogue, (name,), PRESET, {}))
+
+
+def _checked(python: Path) -> str:
+    """The interpreter, if it has this version of microbench. Raises UsageError."""
+    code = "from microbench.core.version import __version__ as version; print(version)"
+    try:
+        asked = subprocess.run(
+            [python, "-P", "-c", code], capture_output=True, text=True, timeout=IMPORT_S, check=False
+        )
+        version, error = asked.stdout.strip(), asked.stderr.strip().rpartition("\n")[2]
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        version, error = "", str(failure)
+    if version != __version__:
+        has = f"has microbench {plain(version, 20)}" if version else f"has no microbench: {plain(error, 120)}"
+        raise UsageError(
+            f"{plain(python)} {has}", f"install {__version__} there: {plain(python)} -m pip install CHECKOUT"
+        )
+    return str(python.absolute())

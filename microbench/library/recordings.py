@@ -1,20 +1,25 @@
-"""Records this very process for the time of a block, by the recorder that `microbench watch` puts into programs."""
+"""Records this very process for the time of a block, by the recorder that `microbench watch` puts into programs; and
+diagnoses a training run from within, by a handler for torch.profiler and callbacks of Lightning and transformers."""
 
 from __future__ import annotations
 
 import os
+import pkgutil
 import secrets
 import shutil
+import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from microbench.core.errors import UsageError
+from microbench.core.errors import MicrobenchError, UsageError
 from microbench.core.units import plain
 from microbench.recorder import program, recorder
 from microbench.recorder.cupti import NotRecorded
@@ -180,3 +185,93 @@ def columns(trace: Trace, table: Table) -> dict[str, Any]:
         if name in words:  # NONE (-1) is the last of the words
             found[name] = np.array(words[name], object)[table[name]]
     return found
+
+
+def handle(folder: Path, step: str | None, profiler: Any) -> None:
+    """Save the trace of a torch.profiler to a new file in a folder, and show its diagnosis."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = (folder / f"trace-{os.getpid()}-{number}.json" for number in count(1))
+    path = next(path for path in names if not path.exists())
+    profiler.export_chrome_trace(str(path))
+    show(path, step)
+
+
+def show(path: Path, step: str | None = None) -> None:
+    """Show the diagnosis of a trace on standard error, or why there is none. The program goes on in any case."""
+    from microbench.library.answers import diagnosed
+    from microbench.report.terminal import terminal
+
+    console = terminal.open_console(sys.stderr)
+    try:
+        terminal.draw(diagnosed([path], step=step).screen(), console)
+        terminal.tell((f"recorded: {plain(path)}",), console)
+    except MicrobenchError as error:
+        terminal.tell_error(error, console)
+
+
+class Window:
+    """Some steps of a training run, recorded: those behind the first ``after``. Where they cannot be recorded it says
+    so once."""
+
+    def __init__(self, steps: int, after: int, path: str | Path | None) -> None:
+        if steps < 1 or after < 0:
+            raise UsageError(
+                "a window has at least one step, and follows none or more", "for example steps=20, after=10"
+            )
+        self._steps, self._after, self._path = steps, after, path
+        self._begun = 0
+        self._recording: Recording | None = None
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        self._begun += 1
+        if self._begun == self._after + 1:
+            recording = Recording(self._path)
+            try:
+                recording.__enter__()
+            except MicrobenchError as error:
+                from microbench.report.terminal import terminal
+
+                terminal.tell_error(error, terminal.open_console(sys.stderr))
+            else:
+                self._recording = recording
+
+    def end_step(self) -> None:
+        """A step ends."""
+        if self._begun >= self._after + self._steps:
+            self.end()
+
+    def end(self) -> None:
+        """End the recording, if one goes on, and show its diagnosis."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.__exit__(None, None, None)
+            with suppress(OSError):  # standard error may be closed
+                show(recording.path)
+
+
+def of_lightning(window: Window) -> Any:
+    """A callback of Lightning. Raises UsageError without it."""
+    names = {"on_train_batch_start": "begin_step", "on_train_batch_end": "end_step", "on_exception": "end"}
+    return _callback(of_lightning, window, ("lightning.pytorch:Callback", "pytorch_lightning:Callback"), names)
+
+
+def of_transformers(window: Window) -> Any:
+    """A callback of transformers' Trainer. Raises UsageError without it."""
+    names = {"on_step_begin": "begin_step", "on_step_end": "end_step"}
+    return _callback(of_transformers, window, ("transformers:TrainerCallback",), names)
+
+
+def _callback(made_by: Callable[[Window], Any], window: Window, bases: Sequence[str], names: Mapping[str, str]) -> Any:
+    """An object whose class is derived from that of another package, and whose methods of these names call those of the
+    window. Strategies of several processes hand it over."""
+    for place in bases:
+        with suppress(ModuleNotFoundError):
+            base = pkgutil.resolve_name(place)
+            break
+    else:
+        package = bases[0].partition(".")[0].partition(":")[0]
+        raise UsageError(f"{bases[0].partition(':')[0]} is not installed", f"install it: pip install {package}")
+    calls = {name: getattr(window, of_window) for name, of_window in {**names, "on_train_end": "end"}.items()}
+    methods = {name: lambda self, *_, call=call, **__: call() for name, call in calls.items()}
+    return type("Microbench", (base,), {**methods, "__reduce__": lambda self: (made_by, (window,))})()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import sys
@@ -16,9 +15,9 @@ from typing import IO, TYPE_CHECKING, Any
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.analysis.stats import rows as rows_of
 from microbench.archive.export import row_cells
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, nearest
 from microbench.core.model import Param, Run
-from microbench.core.units import plain, quantity, spread
+from microbench.core.units import counted, plain, quantity, spread
 from microbench.explain.rules import findings as findings_of
 from microbench.library.runs import consistent, is_reference, part_sheet, screen_of
 from microbench.report.document import Banner, Cell, Report, Screen, Table, columns
@@ -133,7 +132,7 @@ class Rows(list[Row], Drawn):
 
     def _sheet(self) -> Screen:
         table = Table(
-            f"{len(self)} row{'' if len(self) == 1 else 's'}", "",
+            counted(len(self), "row"), "",
             columns("case", "metric", "median", "", "p99", "grade", left=2, drop={"p99": 1}),
             tuple(
                 (
@@ -246,9 +245,7 @@ class RecordedRun(Drawn):
     @cached_property
     def _rows(self) -> Rows:
         with consistent(self._run):
-            cells = [row_cells(self._run, row) for row in rows_of(self._run)]
-        values: list[dict[str, Any]] = [{field.name: each.get(field.name) for field in fields(Row)} for each in cells]
-        return Rows(Row(**each) for each in values)
+            return Rows(Row(**row_cells(self._run, row)) for row in rows_of(self._run))
 
     def rows(self, name: str | None = None, metric: str | None = None, **params: Param) -> Rows:
         """The rows, as `microbench export --format json` has them: of a suite or benchmark, of a metric, of cases.
@@ -288,8 +285,7 @@ def _with(rows: Rows, kind: str, name: str, names: Callable[[Row], tuple[str | N
     found = Rows(row for row in rows if name in names(row))
     if not found:
         known = list(dict.fromkeys(one for row in rows for one in names(row) if one))
-        near = difflib.get_close_matches(name, known, n=1)
         more = ", …" if len(known) > MOST_NAMED else ""
-        step = f"did you mean {near[0]}?" if near else f"there are {', '.join(known[:MOST_NAMED]) or 'none'}{more}"
-        raise UsageError(f"no row has the {kind} {plain(name, 40)}", step)
+        there_are = f"there are {', '.join(known[:MOST_NAMED]) or 'none'}{more}"
+        raise UsageError(f"no row has the {kind} {plain(name, 40)}", nearest(name, known) or there_are)
     return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.errors import RunUnreadableError, UsageError, nearest
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from microbench.core.model import Run
     from microbench.library.options import RunOptions
     from microbench.report.document import Report, Screen
-    from microbench.session.events import Listener
+    from microbench.session.messages import Listener
     from microbench.session.session import RunResult
 
 # The bundled run of one GPU with every suite.
@@ -158,11 +157,9 @@ def part_sheet(part: str, path: Path, run: Run) -> Report:
         sections = [section for section in whole.sections if section.suite == part]
     else:
         if part not in discover() and run.benchmark(part) is None:
-            near = difflib.get_close_matches(part[:100], [*SUITES, *discover(), *KINDS], n=1)
+            near = nearest(part[:100], [*SUITES, *discover(), *KINDS])
             known = f"give a suite ({', '.join(SUITES)}), a benchmark, or {', '.join(KINDS)}"
-            raise UsageError(
-                f"there is no part {plain(part, 40)}", f"did you mean {near[0]}? else {known}" if near else known
-            )
+            raise UsageError(f"there is no part {plain(part, 40)}", f"{near} else {known}" if near else known)
         own = {section: [study for study in section.studies if study.benchmark == part] for section in whole.sections}
         sections = [
             msgspec.structs.replace(section, pictures=(), studies=tuple(studies), findings=(), verdict=None)
@@ -198,26 +195,20 @@ def measured(
     Raises UsageError for a wrong argument and what ``execute`` raises.
     """
     from microbench.archive import remarks
+    from microbench.core.model import Settings
+    from microbench.library.options import preset_of
     from microbench.session.process import Patience
     from microbench.session.request import RunRequest
     from microbench.session.session import Seams, execute
 
     label = remarks.checked(asked.label) if asked.label is not None else None
-    if asked.quick and asked.full:
-        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
+    preset = preset_of(asked.quick, asked.full)
     if asked.to_compare and asked.rounds != 1:
         raise UsageError("--to-compare and --rounds cannot be combined", "give one of them")
-    request = RunRequest(
-        select=tuple(asked.names),
-        preset="quick" if asked.quick else "full" if asked.full else "default",
-        overrides=asked.axes,
-        device=asked.device,
-        rounds=ROUNDS_TO_COMPARE if asked.to_compare else asked.rounds,
-        time_limit_s=asked.time_limit_s,
-        out=asked.out,
-        into=asked.into,
-        resume=asked.resume,
-    )
+    axes = {axis: tuple(values) for axis, values in asked.axes.items()}
+    rounds = ROUNDS_TO_COMPARE if asked.to_compare else asked.rounds
+    settings = Settings(preset, tuple(asked.names), axes, asked.device, rounds, asked.time_limit_s)
+    request = RunRequest(settings, asked.out, asked.into, asked.resume)
     if asked.resume is not None:
         from microbench.core.bench import Axis, discover
 
@@ -229,8 +220,7 @@ def measured(
             if info.name in (STEP, KERNEL)
         }
         catalogue = {**discover(), **own}
-    patience = Patience(silent_s=silent_s, busy_s=silent_s) if silent_s else Patience()
-    result = execute(request, listener, Seams(patience=patience), catalogue)
+    result = execute(request, listener, Seams(patience=Patience.of(silent_s)), catalogue)
     if label is not None:
         remarks.change(result.path, label)
     return result

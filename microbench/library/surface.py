@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from microbench.library.results import RecordedRun
     from microbench.library.verdicts import ComparedRuns, DiagnosedTraces, PredictedStep
     from microbench.model.workload import Workload
-    from microbench.session.events import Event, Listener
+    from microbench.session.messages import Event, Listener
     from microbench.session.session import RunResult
 
 Value = int | str
@@ -165,7 +165,7 @@ def _formula(value: Value | Sequence[Value] | None) -> str | None:
 
 def _listener(progress: Callable[[int, int, str], None] | None) -> Listener:
     """A listener of a run's events that counts the cases for ``progress``."""
-    from microbench.session.events import CaseDone, PlanMade
+    from microbench.session.messages import CaseDone, PlanMade
 
     done = total = 0
 
@@ -229,8 +229,7 @@ def predict(
     from microbench.core.errors import UsageError
     from microbench.library.answers import described, predicted
     from microbench.library.verdicts import PredictedStep
-    from microbench.model.options import StepOptions
-    from microbench.model.workload import Workload
+    from microbench.model.workload import StepOptions, Workload
 
     options = StepOptions(
         kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
@@ -301,9 +300,11 @@ def trace_handler(folder: str | Path = "traces", *, step: str | None = None) -> 
     It saves each trace to a new file in ``folder`` and shows its diagnosis on standard error. ``step`` is as in
     ``diagnose``. A trace that cannot be diagnosed says why, and the program goes on.
     """
-    from microbench.library.handlers import handler
+    from functools import partial
 
-    return handler(folder, step)
+    from microbench.library.recordings import handle
+
+    return partial(handle, Path(folder), step)  # which another process may get
 
 
 def lightning_callback(*, steps: int = 20, after: int = 10, path: str | Path | None = None) -> Any:
@@ -313,14 +314,14 @@ def lightning_callback(*, steps: int = 20, after: int = 10, path: str | Path | N
     and shows their diagnosis on standard error. Where they cannot be recorded it says why, and training goes on. Raises
     UsageError without Lightning.
     """
-    from microbench.library.handlers import Window, of_lightning
+    from microbench.library.recordings import Window, of_lightning
 
     return of_lightning(Window(steps, after, path))
 
 
 def trainer_callback(*, steps: int = 20, after: int = 10, path: str | Path | None = None) -> Any:
     """A callback for transformers: ``Trainer(…, callbacks=[mb.trainer_callback()])``; as ``lightning_callback``."""
-    from microbench.library.handlers import Window, of_transformers
+    from microbench.library.recordings import Window, of_transformers
 
     return of_transformers(Window(steps, after, path))
 

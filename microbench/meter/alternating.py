@@ -2,7 +2,6 @@
 chains."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -13,12 +12,6 @@ from microbench.meter.sampling import NANOSECOND_S, Sample
 from microbench.meter.timer import BURST_S, Meter, gated
 
 LONGEST_BATCH = 50
-
-
-class RoundTrips(Protocol):
-    """Calls and a synchronise, timed; a step consists of them."""
-
-    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None: ...
 
 
 class InOrder:
@@ -42,7 +35,7 @@ class InOrder:
 
 def steps(
     meter: Meter,
-    metrics: Mapping[str, tuple[RoundTrips, int]],
+    metrics: Mapping[str, tuple[Submit | InOrder, int]],
     *,
     parts: int = 1,
     waits: int = 1,
@@ -54,7 +47,7 @@ def steps(
     that takes about BURST_S; the value is that of one of the ``parts`` (kernels) of a step.
     """
 
-    def batch(submit: RoundTrips, calls: int) -> IntArray:
+    def batch(submit: Submit | InOrder, calls: int) -> IntArray:
         """An array for the pieces of a sample, one row a step. The time of the second piece decides its length, because
         the first one loads code.
         """

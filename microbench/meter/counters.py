@@ -8,7 +8,7 @@ from microbench.analysis.quantiles import FloatArray
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Measurement
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
-from microbench.meter.sampling import NANOSECOND_S, now_s
+from microbench.meter.sampling import NANOSECOND_S, Sample, now_s
 from microbench.meter.timer import Meter
 
 # The energy counter moves every 100 ms: two readings 2 s apart, each taken at a step, are off by less than a percent.
@@ -111,12 +111,13 @@ def _traffic(
     idle = np.maximum(moved - own, 0.0) / idle_s
     coarse = gpu.pcie_bytes().coarse
 
-    def take() -> FloatArray:
+    def take() -> Sample:
         moved, elapsed_s = timed(work)
-        return (moved - own) / elapsed_s if per_second else moved - own - idle * elapsed_s
+        taken = (moved - own) / elapsed_s if per_second else moved - own - idle * elapsed_s
+        return {received: float(taken[1]), sent: float(taken[0])}
 
-    return meter.sample(
-        {received: lambda moved: (float(moved[1]),), sent: lambda moved: (float(moved[0]),)},
+    return meter.collect_each(
+        (received, sent),
         take,
         clock="counter",
         calls=calls,

@@ -48,20 +48,11 @@ def per_call_distribution(calls_s: FloatArray, ratio: float = HISTOGRAM_RATIO) -
     positive = np.maximum(calls_s, NANOSECOND_S)
     first_edge = float(positive.min())
     bins = np.floor(np.log(positive / first_edge) / np.log(ratio) + 1e-9).astype(np.int64)
-    quantiles = np.percentile(calls_s, (0, 1, 50, 90, 99, 100))
-    low, p1, p50, p90, p99, high = (shortened(float(value)) for value in quantiles)
-    return PerCall(
-        n=int(calls_s.size),
-        p1=p1,
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        min=low,
-        max=high,
-        first_edge=shortened(first_edge),
-        ratio=ratio,
-        counts=tuple(int(count) for count in np.bincount(bins)),
-    )
+    quantiles = {"min": 0, "p1": 1, "p50": 50, "p90": 90, "p99": 99, "max": 100}
+    values = map(float, np.percentile(calls_s, list(quantiles.values())))
+    named = {name: shortened(value) for name, value in zip(quantiles, values, strict=True)}
+    counts = tuple(map(int, np.bincount(bins)))
+    return PerCall(n=int(calls_s.size), **named, first_edge=shortened(first_edge), ratio=ratio, counts=counts)
 
 
 def shortened(value: float) -> float:
@@ -109,5 +100,4 @@ def clock_step_ns(stamps: IntArray) -> int | None:
 
 def seconds(stamps: IntArray) -> FloatArray:
     """Nanoseconds as seconds."""
-    result: FloatArray = stamps * NANOSECOND_S
-    return result
+    return stamps * NANOSECOND_S

@@ -6,8 +6,7 @@ share.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Required, TypedDict, TypeVar, Unpack
+from typing import TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -35,7 +34,6 @@ L2S_TO_CLEAR, ASSUMED_L2_BYTES = 2, 128 << 20
 # The display takes a minute's silence for a hang, so samples that take seconds are reported one by one.
 LONG_SAMPLE_S = 1.0
 
-Batch = TypeVar("Batch")
 Tick = Callable[[str, int, float], None]
 
 
@@ -49,12 +47,6 @@ class Fields(TypedDict, total=False):
     needs_verification: bool
     floor_s: float | None
     resolution: float | None
-
-
-class ClockedFields(Fields):
-    """Fields with the clock, which must be given."""
-
-    clock: Required[Clock]
 
 
 class Meter:
@@ -89,12 +81,13 @@ class Meter:
         metric: str,
         take: Callable[[], Sequence[float]],
         *,
+        clock: Clock,
         calls: int = 1,
         per_call: Callable[[], PerCall | None] | None = None,
-        **fields: Unpack[ClockedFields],
+        **fields: Unpack[Fields],
     ) -> Measurement:
         """One metric of which ``take`` returns raw samples, or nothing. ``per_call`` is called after sampling."""
-        (measurement,) = self.sample({metric: lambda batch: batch}, take, calls=calls, **fields)
+        (measurement,) = self.sample((metric,), lambda: {metric: take()}, clock=clock, calls=calls, **fields)
         return msgspec.structs.replace(measurement, per_call=per_call()) if per_call else measurement
 
     def host_ns(
@@ -114,10 +107,10 @@ class Meter:
     ) -> list[Measurement]:
         """Several metrics of which ``take`` returns one sample each, in seconds, or nothing."""
 
-        def sample_of(name: str, batch: Sample) -> Sequence[float]:
-            return (batch[name],) if batch else ()
+        def batch() -> Mapping[str, Sequence[float]]:
+            return {name: (value,) for name, value in take().items()}
 
-        return self.sample({name: partial(sample_of, name) for name in names}, take, calls=calls, clock=clock, **fields)
+        return self.sample(names, batch, clock=clock, calls=calls, **fields)
 
     def collect_stamps(
         self,
@@ -134,25 +127,17 @@ class Meter:
         """
         calls: dict[str, list[FloatArray]] = {name: [] for name in metrics}
 
-        def batch() -> dict[str, FloatArray]:
+        def medians() -> Sample:
             stamps = take()
             calls_s = {name: calls_of(stamps) for name, calls_of in metrics.items()}
             if not all(values.size for values in calls_s.values()):
                 return {}
             for name, values in calls_s.items():
                 calls[name].append(values)
-            return calls_s
+            return {name: float(np.median(values)) for name, values in calls_s.items()}
 
-        def median_of(name: str, batch: Mapping[str, FloatArray]) -> Sequence[float]:
-            return (float(np.median(batch[name])),) if batch else ()
-
-        measurements = self.sample(
-            {name: partial(median_of, name) for name in metrics},
-            batch,
-            clock=clock,
-            verified=verified,
-            resolution=resolution,
-        )
+        names = tuple(metrics)
+        measurements = self.collect_each(names, medians, clock=clock, verified=verified, resolution=resolution)
         if clock != "host":
             return measurements
         return [
@@ -162,13 +147,14 @@ class Meter:
 
     def sample(
         self,
-        metrics: Mapping[str, Callable[[Batch], Sequence[float] | FloatArray]],
-        take: Callable[[], Batch],
+        names: Sequence[str],
+        take: Callable[[], Mapping[str, Sequence[float]]],
         *,
+        clock: Clock,
         calls: int = 1,
-        **fields: Unpack[ClockedFields],
+        **fields: Unpack[Fields],
     ) -> list[Measurement]:
-        """Call ``take`` until every metric has enough samples. Each of ``metrics`` turns a batch into its samples.
+        """Call ``take`` until every metric has enough samples. It returns a batch of them for each metric, or nothing.
 
         A sample covers ``calls`` calls. Sampling ends when all medians are narrow, when time is up or when no more
         samples are stored, but not before the minimum of the limits. The first metric is shown and counted. A batch
@@ -176,18 +162,18 @@ class Meter:
         """
         step = fields.get("resolution")
         if step is None:
-            step = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(fields["clock"])
+            step = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(clock)
         fields["resolution"] = step
-        if fields["clock"] == "host":
+        if clock == "host":
             fields.setdefault("floor_s", self.floors.timer_call_s)
-        limits, first = self.limits, next(iter(metrics))
-        samples: dict[str, list[float]] = {name: [] for name in metrics}
+        limits, first = self.limits, names[0]
+        samples: dict[str, list[float]] = {name: [] for name in names}
         began_ns, taken, checked, void, ticked_s = self.clock.now_ns(), 0, 0, 0, 0.0
         stopped: Stopped
         while True:
             batch, before = take(), taken
-            for name, samples_of in metrics.items():
-                samples[name].extend(float(value) for value in samples_of(batch))
+            for name, values in samples.items() if batch else ():
+                values.extend(map(float, batch[name]))
             taken = len(samples[first])
             void = void + 1 if taken == before else 0
             if void >= VOID_SAMPLES:
@@ -215,9 +201,7 @@ class Meter:
                 stopped = "count"
                 break
         return [
-            Measurement(
-                metric=name, samples=stored(values), n=len(values), calls_per_sample=calls, stopped=stopped, **fields
-            )
+            Measurement(name, clock, stored(values), len(values), calls_per_sample=calls, stopped=stopped, **fields)
             for name, values in samples.items()
         ]
 
@@ -229,7 +213,7 @@ class Meter:
         )
 
     def counted(self, metric: str, counts: Sequence[float]) -> Measurement:
-        return Measurement(metric=metric, clock="counter", samples=stored(counts), n=len(counts))
+        return Measurement(metric, "counter", stored(counts), len(counts))
 
     def burst(self, submit: Submit) -> int:
         """Warm up and find how many calls make one sample.

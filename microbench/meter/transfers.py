@@ -1,14 +1,12 @@
 """Times data movement on the device behind a gate, or on the host with a synchronise, and then checks the data."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from microbench.core.model import Measurement, Work
-from microbench.gpu.protocol.gpu import Submit
-from microbench.gpu.protocol.transfer import Operations, Transfer
+from microbench.gpu.protocol.gpu import Operations, Submit, Transfer
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter, gated
 
@@ -26,19 +24,26 @@ def moved(
     Bytes count once. For each metric the destination is poisoned after the warm-up and compared with the source after
     the samples. Raises MeasurementError for data that did not arrive.
     """
-    one_s = warm_s(transfer)
+    one_s = warm_s(transfer.submit)
     work = Work(bytes=transfer.size_bytes)
     if not transfer.blocks:
         yield from verified([_gated(meter, transfer, device, one_s, work, bound)], transfer.check())
     if host is not None:
         transfer.fresh()
-        yield from verified([_synchronized(meter, transfer, host, one_s, work, bound)], transfer.check())
+        out_ns = np.zeros(min(max(round(SAMPLE_S / one_s), 1), HOST_BATCH), dtype=np.int64)
+
+        def take() -> Sequence[float]:
+            transfer.submit.round_trips(out_ns)
+            return (float(np.median(out_ns)) * NANOSECOND_S,)
+
+        measured = meter.collect(host, take, clock="host", work=work, bound=bound)
+        yield from verified([measured], transfer.check())
 
 
 def operated(meter: Meter, operations: Operations, metric: str) -> list[Measurement]:
     """Operations a second on the device alone; their result is poisoned and compared as in ``moved``."""
     work = Work(operations=operations.operations)
-    return verified([_gated(meter, operations, metric, warm_s(operations), work, None)], operations.check())
+    return verified([_gated(meter, operations, metric, warm_s(operations.submit), work, None)], operations.check())
 
 
 def verified(measurements: Sequence[Measurement], how: str) -> list[Measurement]:
@@ -46,16 +51,10 @@ def verified(measurements: Sequence[Measurement], how: str) -> list[Measurement]
     return [msgspec.structs.replace(each, verified=how, needs_verification=True) for each in measurements]
 
 
-class Submitted(Protocol):
-    """Whatever can be submitted."""
-
-    submit: Submit
-
-
-def warm_s(work: Submitted) -> float:
+def warm_s(submit: Submit) -> float:
     """Seconds of the second of two calls, each with a synchronise."""
     out_ns = np.zeros(2, dtype=np.int64)
-    work.submit.round_trips(out_ns)
+    submit.round_trips(out_ns)
     return max(int(out_ns[-1]), 1) * NANOSECOND_S
 
 
@@ -67,15 +66,3 @@ def _gated(
     take, floor_s = gated(meter.gpu, transfer.submit, count), meter.floors.event_pair_s
     transfer.fresh()
     return meter.collect(metric, take, clock="device", calls=count, work=work, bound=bound, floor_s=floor_s)
-
-
-def _synchronized(
-    meter: Meter, transfer: Transfer, metric: str, one_s: float, work: Work, bound: str | None
-) -> Measurement:
-    out_ns = np.zeros(min(max(round(SAMPLE_S / one_s), 1), HOST_BATCH), dtype=np.int64)
-
-    def take() -> Sequence[float]:
-        transfer.submit.round_trips(out_ns)
-        return (float(np.median(out_ns)) * NANOSECOND_S,)
-
-    return meter.collect(metric, take, clock="host", work=work, bound=bound)

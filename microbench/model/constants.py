@@ -1,12 +1,11 @@
 """Works out the model's constants with their intervals, each from the rows of the benchmark that shows it."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,8 +14,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence, rests_on, whole
 from microbench.analysis.fits import line
 from microbench.analysis.graph_steps import MAKING
-from microbench.analysis.host_states import busy_for_calls
-from microbench.analysis.stats import Interval, Row, rounds_interval
+from microbench.analysis.stats import Interval, Row, busy_for_calls, rounds_interval
 from microbench.core.ops import LOOP_LAYER
 from microbench.model.model import WAYS, Way, call_name, replay_name
 from microbench.model.workload import Direction
@@ -305,7 +303,17 @@ def _calls(evidence: Evidence) -> Found:
         yield name, middle(several)
 
 
-def larger_calls(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
+def with_others(evidence: Evidence, known: Mapping[str, Constant]) -> dict[str, Constant]:
+    """The known constants of launches and graphs, and all others that the run shows."""
+    found = dict(known)
+    for part in (_larger_calls, _front_end, _copies, _transitions):
+        found |= dict(part(evidence, found))
+    for other in (_further_roots, _memory, _watched):
+        found |= dict(other(evidence))
+    return found
+
+
+def _larger_calls(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     """Calls of the compiled loop with larger parameter blocks, of which an argument takes ARGUMENT_BYTES.
 
     None takes less than the call with fewer arguments, and none moves the others.
@@ -336,7 +344,10 @@ def _around_a_kernel(evidence: Evidence) -> Found:
         begun, assumed = start, "a kernel begins when the host sees its first act"
     if begun is not None:
         yield "way", of_rows(((1, begun), (-1, submit)), assumed)
-        rest = [(1.0, of_rows(((1, trip), (-1, begun)))), (-1.0, _as_measured(empty))]
+        rest = [
+            (1.0, of_rows(((1, trip), (-1, begun)))),
+            (-1.0, replace(empty, assumed="")),
+        ]  # what profilers add cancels out
         yield "complete", combined(rest, assumed)
         return
     half = combined([(0.5, of_rows(((1, trip), (-1, submit)))), (-0.5, empty)])
@@ -413,7 +424,7 @@ AROUND = {
 }
 
 
-def transitions(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
+def _transitions(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     """What a graph takes around a memset and around a copy beyond their own time and the gap of one more node."""
     if "gap_graph" not in known:
         return
@@ -490,7 +501,7 @@ def _model_gaps(evidence: Evidence) -> Iterator[Constant]:
 def _gaps_without_profiler(evidence: Evidence) -> Found:
     """The gaps of runs without launch_gap. In a stream: the period of gated kernels as long as launch_gap's less their
     duration; in a graph: the time that a node adds less an empty kernel."""
-    longer = profiled_longer(evidence)
+    longer = profiled_longer(evidence)  # cancels out in a run's steps, so the gaps count as measured
     durations = dict(evidence.curve("launch_duration", "duration", "duration_ns"))
     gated = evidence.curve("launch_duration", "gated", "duration_ns")
     streams = {at: of_rows(((1, row), (-1, durations[at]))) for at, row in gated if at in durations}
@@ -499,17 +510,13 @@ def _gaps_without_profiler(evidence: Evidence) -> Found:
         nearest = min(streams, key=lambda duration_ns: abs(duration_ns - SPIN_NS))
         own, half = streams[nearest], half_width(middle(list(streams.values())))
         widened = around(own.value, max(half, half_width(own)), own.rests_on)
-        yield "gap_stream", _as_measured(combined([(1, widened), (-1, longer)]))
+        yield "gap_stream", replace(combined([(1, widened), (-1, longer)]), assumed="")
     nodes = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "node", "nodes")]
     if len(nodes) > 1:
         (few, first), (many, last) = nodes[0], nodes[-1]
         node = [(many / (many - few), last), (-few / (many - few), first)]
-        yield "gap_graph", _as_measured(combined([*node, (-1, empty_kernel(evidence))], least=-math.inf))
-
-
-def _as_measured(constant: Constant) -> Constant:
-    """The constant without its assumption, because what profilers are assumed to add cancels out in a run's steps."""
-    return replace(constant, assumed="")
+        gap_graph = combined([*node, (-1, empty_kernel(evidence))], least=-math.inf)
+        yield "gap_graph", replace(gap_graph, assumed="")
 
 
 def _lives(evidence: Evidence) -> Found:
@@ -549,7 +556,7 @@ def making_of(graph_sizes: Sequence[int], measured: Sequence[tuple[int, Constant
     return combined([(factor, constant) for factor, constant in zip(counted, constants, strict=True) if factor])
 
 
-def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
+def _front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     """The time between the begins of kernels side by side, from the fork of empty kernels with most branches.
 
     The replay less its begin, its end and the last kernel leaves the times between the kernels' begins. The first and
@@ -569,7 +576,7 @@ def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
         yield "front_end", apart
 
 
-def further_roots(evidence: Evidence) -> Found:
+def _further_roots(evidence: Evidence) -> Found:
     """The host time that each further root of a graph adds to its replay call, from independent kernels of no length
     and the chain of as many. The call hands one root after another to the GPU."""
     chain = evidence.row("graph_shape", "graph_submit", shape="chain", duration_ns=0)
@@ -588,7 +595,7 @@ WATCHED = {
 }  # fmt: skip
 
 
-def watched(evidence: Evidence) -> Found:
+def _watched(evidence: Evidence) -> Found:
     """What PyTorch's profiler adds to a call, an operator and a Python function, and `microbench watch` to a call.
 
     Programs differ by more than one measurement scatters, so each interval holds what every measured model shows. If
@@ -616,7 +623,7 @@ UNMEASURED_WAY = "a copy's launch latency is that of a kernel"
 DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")
 
 
-def memory(evidence: Evidence) -> Found:
+def _memory(evidence: Evidence) -> Found:
     """The best rate at which CUDA C++ reads arrays of the largest size measured, which no cache holds."""
     rows = evidence.rows("memory_stream", "bandwidth", kernel="read", implementation="cuda")
     known = [row for row in rows if row.value > 0]
@@ -625,7 +632,7 @@ def memory(evidence: Evidence) -> Found:
         yield "memory", of_row(best)
 
 
-def copies(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
+def _copies(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     """For each direction the latency and rate of pinned and pageable copies, the call, and the way to the engine."""
     for direction in DIRECTIONS:
         copied = evidence.curve("link_copy", "bandwidth", "size_bytes", direction=direction, memory="pinned")
@@ -681,3 +688,41 @@ def _around_a_copy(evidence: Evidence, direction: str, latency: Constant, known:
         yield f"{direction}_way", combined([(1, rest), (-1, call)])
     elif (way := known.get("way")) is not None:
         yield f"{direction}_way", stand_in(way, UNMEASURED_WAY)
+
+
+class Pair(NamedTuple):
+    """One kernel duration (s, as profilers report it) measured both ways; the rows are times per kernel."""
+
+    duration_s: float
+    stream: Row
+    graph: Row
+
+    @property
+    def duration_ns(self) -> int:
+        """The duration that the kernels were asked for; 0 if they do nothing."""
+        return whole(self.stream, "duration_ns")
+
+    @property
+    def empty(self) -> bool:
+        return self.duration_ns == 0
+
+    @property
+    def speedup(self) -> float:
+        """How many times as long the stream takes."""
+        return self.stream.value / self.graph.value
+
+    @property
+    def saved_s(self) -> float:
+        """Time that the graph saves per kernel, by the same two figures as the speed-up; 0 where it saves none."""
+        return max(self.stream.value - self.graph.value, 0.0)
+
+
+def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:
+    """graph_gain's cases with that submitter and count of kernels, by ascending duration."""
+    chosen: dict[str, int | str] = {"submitter": submitter, "kernels": kernels}
+    graphs = dict(evidence.curve("graph_gain", "graph", "duration_ns", **chosen))
+    return [
+        Pair(own_s(evidence, duration_ns), row, graphs[duration_ns])
+        for duration_ns, row in evidence.curve("graph_gain", "stream", "duration_ns", **chosen)
+        if duration_ns in graphs and row.value > 0 and graphs[duration_ns].value > 0
+    ]

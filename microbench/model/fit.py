@@ -1,9 +1,8 @@
 """Fits the model's constants to a run: each from its own benchmark first, then all together to the run's own steps."""
 
-from __future__ import annotations
-
 import itertools
 import math
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -17,32 +16,9 @@ from microbench.core.errors import RunUnreadableError, UsageError, run_command
 from microbench.core.model import GpuInfo, Run
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.core.units import about_size
-from microbench.model.constants import (
-    AROUND,
-    WRITING,
-    Constant,
-    Fit,
-    Misfit,
-    Reach,
-    around,
-    by_layer,
-    copies,
-    direct,
-    front_end,
-    further_roots,
-    gaps,
-    half_width,
-    larger_calls,
-    made,
-    making_of,
-    memory,
-    own_s,
-    scattering_s,
-    stand_in,
-    transitions,
-    watched,
-)
-from microbench.model.model import WAYS, Way, call_name, graphs, needed, replay_name
+from microbench.model import constants as costs
+from microbench.model.constants import Constant, Fit, Misfit, around, half_width, stand_in
+from microbench.model.model import CONSTANTS, WAYS, Way, call_name, graphs, needed, replay_name
 from microbench.model.unknowns import MEASURED, model_code
 from microbench.model.workload import Copies, Kernels, Workload
 
@@ -70,7 +46,6 @@ class TimedStep(msgspec.Struct, frozen=True):
 
     @property
     def call(self) -> str:
-        """The constant of its launch call."""
         return call_name(self.layer, self.arguments)
 
     def gpu_paced(self, values: Mapping[str, float]) -> bool:
@@ -104,34 +79,24 @@ def steps(evidence: Evidence) -> list[TimedStep]:
     operation's kernel writes memory, also the shortest one, which takes as long as launch_gap's.
     """
     result = []
-    known, shortest = dict(gaps(evidence)), evidence.row("launch_gap", "duration", **WRITING)
+    known, shortest = dict(costs.gaps(evidence)), evidence.row("launch_gap", "duration", **costs.WRITING)
     operations = {str(row.params.get("layer")) for row in evidence.rows("launch_layers", "submit", family="one_op")}
     for way in WAYS:
-        measured = by_layer(evidence.rows("graph_gain", way), "submitter")
+        measured = costs.by_layer(evidence.rows("graph_gain", way), "submitter")
         for layer, row in ((layer, row) for layer, rows in measured for row in rows):
             kernels, duration_ns = whole(row, "kernels"), whole(row, "duration_ns")
             if row.value <= 0 or kernels < 1:
                 continue
             seconds = row.value * kernels
-            kernel_s, unknown_s = own_s(evidence, duration_ns), 0.0
+            kernel_s, unknown_s = costs.own_s(evidence, duration_ns), 0.0
             if layer in operations and f"write_{way}" in known:
                 shortest_s = shortest.value if shortest is not None and duration_ns == 0 else 0.0
                 longer = known[f"write_{way}"]
                 kernel_s, unknown_s = max(kernel_s, shortest_s) + longer.value, half_width(longer) / NORMAL
-            result.append(
-                TimedStep(
-                    way=way,
-                    layer=layer,
-                    arguments=1 if duration_ns or layer in operations else 0,
-                    kernels=kernels,
-                    own_s=kernel_s,
-                    seconds=seconds,
-                    sigma_s=math.hypot(
-                        max(row.interval.half_width / NORMAL, LEAST_SIGMA) * seconds, kernels * unknown_s
-                    ),
-                    row=rests_on(row)[0],
-                )
-            )
+            arguments = 1 if duration_ns or layer in operations else 0
+            sigma = max(row.interval.half_width / NORMAL, LEAST_SIGMA)
+            sigma_s = math.hypot(sigma * seconds, kernels * unknown_s)
+            result.append(TimedStep(way, layer, arguments, kernels, kernel_s, seconds, sigma_s, rests_on(row)[0]))
     return result
 
 
@@ -296,7 +261,7 @@ def misfits(
     for step, fast, off in zip(measured, calibration.pace, calibration.off, strict=True):
         kernels_s = step.kernels_s(fast)
         if kernels_s <= MOSTLY * step.seconds and all(name in values for name in step.terms(fast)):
-            share = abs(off) * step.seconds / scattering_s(step.seconds, kernels_s)
+            share = abs(off) * step.seconds / costs.scattering_s(step.seconds, kernels_s)
             groups.setdefault((step.way, regime(step, fast, values)), []).append(share)
     chosen = {}
     for way in WAYS:
@@ -338,20 +303,6 @@ def misfit(off: Iterable[float]) -> Misfit:
     return Misfit(median, max(most, LEAST), n)
 
 
-# The benchmark that shows a constant; launch_layers shows calls, graph_lifecycle replays, link_copy all others.
-SHOWN_BY = {
-    "way": "launch_cost", "empty": "launch_cost", "complete": "launch_cost", "sync": "launch_sync",
-    "gap_stream": "launch_gap", "queue": "launch_queue", "gap_graph": "launch_gap",
-    "write_stream": "launch_gap", "write_graph": "launch_gap", "code_graph": "launch_gap",
-    "one_stream_stream": "launch_gap", "one_stream_graph": "launch_gap", "replay_node": "graph_lifecycle",
-    "wide_graph": "launch_gap", "wide_blocks": "launch_gap",
-    "replay_way": "graph_gain", "make": "graph_lifecycle",
-    "front_end": "graph_shape", "replay_root": "graph_shape",
-    "memory": "memory_stream",
-    "h2d_call": "link_latency", "d2h_call": "link_latency", "h2d_way": "link_latency", "d2h_way": "link_latency",
-}  # fmt: skip
-# What stands around the nodes of a graph is assumed where its gap is known.
-SHOWN_BY |= dict.fromkeys(AROUND, SHOWN_BY["gap_graph"])
 # A call is known no better than this share if only one other count of arguments was measured.
 UNLIKE = 0.1
 # Steps settle a constant that something else stood in for when they narrow its interval to this share.
@@ -371,23 +322,24 @@ def fit(evidence: Evidence) -> Fit:
 
 
 def _fit(evidence: Evidence) -> Fit:
-    known, measured = direct(evidence), steps(evidence)
+    known, measured = costs.direct(evidence), steps(evidence)
     # Launch calls of steps with a count of arguments that no benchmark measured by itself.
     calls = {step.call: (step.layer, step.arguments) for step in measured if step.way == "stream"}
     between = {name: call_constant(known, *call) for name, call in calls.items() if name not in known}
     known |= {name: constant for name, constant in between.items() if constant is not None}
-    others = _stand_ins(known, measured)
+    others = {}  # stand-ins for what only steps show: a replay's way, the replay calls of layers
+    if "way" in known:
+        others["replay_way"] = stand_in(known["way"], "a replay's launch latency is that of a kernel")
+    if (loop := known.get(replay_name(LOOP_LAYER))) is not None:
+        replays = {replay_name(step.layer): step.layer for step in measured}
+        others |= {name: _as_the_loop_replays(loop, layer) for name, layer in replays.items() if name not in known}
     loosely = {
         name: around(constant.value, LOOSELY * half_width(constant), constant.rests_on, constant.assumed)
         for name, constant in others.items()
     }
     calibration = calibrated(measured, known | loosely)
     constants = known | others
-    constants |= _settled(constants, measured, calibration)
-    constants |= dict(larger_calls(evidence, constants))
-    constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
-    constants |= dict(copies(evidence, constants)) | dict(memory(evidence)) | dict(watched(evidence))
-    constants |= dict(transitions(evidence, constants))
+    constants = costs.with_others(evidence, constants | _settled(constants, measured, calibration))
     # The largest values that were measured.
     sizes = [whole(row, "size_bytes") for row in evidence.rows("link_copy")]
     forks = [whole(row, "branches") for row in evidence.rows("graph_shape", "graph")]
@@ -397,7 +349,7 @@ def _fit(evidence: Evidence) -> Fit:
         constants=constants,
         layers=tuple(dict.fromkeys(layer for layer, _ in map(_called, constants) if layer)),
         misfit=misfits(measured, calibration, constants),
-        reach=Reach(
+        reach=costs.Reach(
             kernels=max([step.kernels for step in measured] + launches, default=1),
             copy_bytes=max(sizes, default=0),
             streams=max(forks, default=1) if "front_end" in constants else 1,
@@ -407,7 +359,7 @@ def _fit(evidence: Evidence) -> Fit:
         titles=layer_titles(evidence.run),
         model_code=model_code(evidence, constants.get(call_name(MEASURED, 1))),
         sms=evidence.gpu.sm_count if evidence.gpu is not None else None,
-        made=made(evidence),
+        made=costs.made(evidence),
     )
 
 
@@ -424,13 +376,10 @@ def missing(fitted: Fit, workload: Workload, ways: Iterable[Way]) -> list[str]:
     """Benchmarks that would give the constants that this workload needs and the fit lacks, each once."""
     known = with_calls(fitted, workload).constants
     names = dict.fromkeys(name for way in ways for name in needed(workload, way))
-    return list(dict.fromkeys(_shown_by(name) for name in names if name not in known))
-
-
-def _shown_by(name: str) -> str:
-    if name.startswith("call."):
-        return "launch_layers"
-    return "graph_lifecycle" if name.startswith("replay.") else SHOWN_BY.get(name, "link_copy")
+    shown_by = {name: benchmark for name, (_, _, benchmark) in CONSTANTS.items()}
+    of_layers = {"call": "launch_layers", "replay": "graph_lifecycle"}
+    lacking = (name for name in names if name not in known)
+    return list(dict.fromkeys(shown_by.get(name) or of_layers[name.partition(".")[0]] for name in lacking))
 
 
 def with_calls(fitted: Fit, workload: Workload) -> Fit:
@@ -445,7 +394,7 @@ def with_calls(fitted: Fit, workload: Workload) -> Fit:
     if replay not in known and (loop := known.get(replay_name(LOOP_LAYER))) is not None:
         more[replay] = _as_the_loop_replays(loop, workload.layer)
     added = {name: constant for name, constant in more.items() if constant is not None and name not in known}
-    if (make := making_of(graphs(workload), fitted.made)) is not None:
+    if (make := costs.making_of(graphs(workload), fitted.made)) is not None:
         added["make"] = make
     return msgspec.structs.replace(fitted, constants={**known, **added}) if added else fitted
 
@@ -461,12 +410,10 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
     if not known or arguments in known:
         return known.get(arguments)
     counts = sorted(known)
-    near = [max((count for count in counts if count < arguments), default=counts[0])]
-    near += [min((count for count in counts if count > arguments), default=counts[-1])]
-    if near[0] == near[1]:  # beyond all of them
-        near = counts[:2] if arguments < counts[0] else counts[-2:]
+    at = min(max(bisect(counts, arguments) - 1, 0), max(len(counts) - 2, 0))
+    near = counts[at : at + 2]  # around it, or the two nearest beyond all of them
     with_them = f"a call with {arguments} argument{'' if arguments == 1 else 's'}"
-    if len(set(near)) < 2:
+    if len(near) < 2:
         return stand_in(known[near[0]], f"{with_them} takes as long as one with {near[0]}", UNLIKE)
     (low, first), (high, second) = ((count, known[count]) for count in near)
     if second.value <= first.value:
@@ -484,8 +431,8 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
 
 def measured_arguments(fitted: Fit, layer: str) -> list[int]:
     """The counts of arguments with which a layer's call was measured."""
-    calls = ((_called(name), constant) for name, constant in fitted.constants.items())
-    return [count for (who, count), constant in calls if who == layer and not constant.assumed]
+    called = ((*_called(name), constant) for name, constant in fitted.constants.items())
+    return [count for who, count, constant in called if who == layer and not constant.assumed]
 
 
 def _called(name: str) -> tuple[str, int]:
@@ -498,17 +445,6 @@ def _called(name: str) -> tuple[str, int]:
 def _as_the_loop_replays(loop: Constant, layer: str) -> Constant:
     """A layer's replay call where no step shows it; Python was measured to add up to twice as much."""
     return stand_in(loop, f"the replay call of {layer} is that of the compiled loop", 2.0)
-
-
-def _stand_ins(known: Mapping[str, Constant], measured: Iterable[TimedStep]) -> dict[str, Constant]:
-    """Stand-ins for constants that only steps show: a launch's way, the compiled loop's replay call."""
-    others = {}
-    if "way" in known:
-        others["replay_way"] = stand_in(known["way"], "a replay's launch latency is that of a kernel")
-    if (loop := known.get(replay_name(LOOP_LAYER))) is not None:
-        replays = {replay_name(step.layer): step.layer for step in measured}
-        others |= {name: _as_the_loop_replays(loop, layer) for name, layer in replays.items() if name not in known}
-    return others
 
 
 def _settled(priors: Mapping[str, Constant], measured: list[TimedStep], calibration: Calibrated) -> dict[str, Constant]:

@@ -6,31 +6,23 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
+from microbench.analysis.evidence import Evidence, whole
+from microbench.analysis.stats import Row
 from microbench.core.errors import UsageError
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
-from microbench.model import unknowns
-from microbench.model.constants import Fit, scattering_s
+from microbench.model import model, unknowns
+from microbench.model.constants import Fit, by_layer, own_s, scattering_s
 from microbench.model.fit import measured_arguments, with_calls
-from microbench.model.model import (
-    LIMITS,
-    UNPLAYED,
-    Limit,
-    Played,
-    Way,
-    acts,
-    call_name,
-    graphs,
-    needed,
-    one_stream,
-    play,
-    wide,
-)
+from microbench.model.model import LIMITS, WAYS, Limit, Played, Way, call_name, needed
 from microbench.model.unknowns import HostTime
 from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
@@ -150,7 +142,6 @@ class Forecast(msgspec.Struct, frozen=True):
         return self.change(unknowns.filled(self.workload, self.fit, host, share), self.fit)
 
     def step_s(self, way: Way, host: unknowns.End | float, share: unknowns.End) -> float:
-        """The time of a step with that host time and share of the SMs."""
         return _flow(self.at(host, share), self.fit.values, way).step_s
 
     @property
@@ -189,7 +180,8 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
     Raises UsageError where the fit lacks a constant; ``fit.missing`` tells which benchmarks measure it.
     """
     fit = with_calls(fit, workload)
-    host = unknowns.host_of(workload, fit)
+    first = next(iter(unknowns.unknown_host(workload)), None)
+    host = unknowns.host_time(fit, first.layer or workload.layer, first.arguments) if first is not None else None
     shares = unknowns.unknown_shares(workload, fit.sms)
 
     def known(*corner: unknowns.End) -> Workload:
@@ -199,7 +191,7 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
     def replayed(share: unknowns.End) -> Prediction | None:
         """The graph's prediction, which is the same for any host time: a replay has none between kernels."""
         replays = known("typical", share)
-        return predict(replays, fit, "graph") if graphs(replays) else None
+        return predict(replays, fit, "graph") if model.graphs(replays) else None
 
     def at(host: unknowns.End = "typical", share: unknowns.End = "typical") -> Forecast:
         one = known(host, share)
@@ -269,12 +261,8 @@ def making(workload: Workload, fit: Fit, stream_s: float) -> Making:
     )
     shares = [example.capture_share for example in fit.model_code if example.capture_share is not None]
     driver_s = with_calls(fit, workload).values["make"]
-    return Making(warm_ups(workload) * stream_s, calls_s * (statistics.median(shares) if shares else 1.0), driver_s)
-
-
-def warm_ups(workload: Workload) -> int:
-    """The steps that run in the stream only to prepare the capture."""
-    return WARM_UPS.get(workload.layer, 0)
+    warm_up_s = WARM_UPS.get(workload.layer, 0) * stream_s
+    return Making(warm_up_s, calls_s * (statistics.median(shares) if shares else 1.0), driver_s)
 
 
 def predict(workload: Workload, fit: Fit, way: Way, host_s: float = 0.0) -> Prediction:
@@ -316,13 +304,13 @@ def _own_s(workload: Workload, values: Mapping[str, float], way: Way) -> float:
     Durations as profilers report them overlap where the gap is negative, and in a graph large grids end while the next
     node begins.
     """
-    gap_s = values[f"gap_{way}"] - (values[f"one_stream_{way}"] if one_stream(workload, way) else 0.0)
+    gap_s = values[f"gap_{way}"] - (values[f"one_stream_{way}"] if model.one_stream(workload, way) else 0.0)
     overlap_s = max(-gap_s, 0.0)
     streams = [0.0] * workload.streams
     dealt = itertools.cycle(range(workload.streams))
     for part in workload.parts:
         if isinstance(part, Kernels):
-            early_s = values["wide_graph"] if way == "graph" and wide(workload, part, values) else 0.0
+            early_s = values["wide_graph"] if way == "graph" and model.wide(workload, part, values) else 0.0
             for duration_s in itertools.islice(itertools.cycle(part.durations_s), part.count):
                 stream = next(dealt) if part.stream is None else part.stream % workload.streams
                 streams[stream] += duration_s - early_s - overlap_s
@@ -338,7 +326,6 @@ class _Flow(msgspec.Struct, frozen=True):
 
     @property
     def step_s(self) -> float:
-        """The time of a step."""
         return self.many.end_s if self.few is None else (self.many.end_s - self.few.end_s) / self.steps
 
     @property
@@ -366,7 +353,8 @@ def _flow(workload: Workload, values: Mapping[str, float], way: Way) -> _Flow:
 def _played(workload: Workload, values: Mapping[str, float], way: Way, steps: int = 1) -> Played:
     """The played step, repeated ``steps`` times."""
     front_end_s = values["front_end"] if workload.streams > 1 else 0.0
-    return play(acts(workload, values, way) * steps, queue=max(round(values["queue"]), 1), front_end_s=front_end_s)
+    acts = model.acts(workload, values, way) * steps
+    return model.play(acts, queue=max(round(values["queue"]), 1), front_end_s=front_end_s)
 
 
 def _perturbed(workload: Workload, fit: Fit, names: Sequence[str], way: Way) -> float:
@@ -376,7 +364,7 @@ def _perturbed(workload: Workload, fit: Fit, names: Sequence[str], way: Way) -> 
     step_s = _flow(short, values, way).step_s
     squares = 0.0
     for name in names:
-        if name in UNPLAYED[way]:
+        if name in model.UNPLAYED[way]:
             continue
         constant = fit.constants[name]
         ends = [_flow(short, {**values, name: end}, way).step_s for end in (constant.low, constant.high)]
@@ -442,23 +430,16 @@ def _outside(workload: Workload, fit: Fit) -> Iterator[str]:
 def _advice(found: Forecast) -> tuple[Advice, ...]:
     """The changes that save at least WORTH, the largest saving first."""
     stream, graph = found.stream, found.graph
-    tried = [(name, what, _tried(changed, found.fit)) for name, what, changed in _changes(found.filled, found.fit)]
+    tried = []
+    for name, what, changed in _changes(found.filled, found.fit):
+        fit = with_calls(found.fit, changed)
+        if all(constant in fit.constants for constant in needed(changed, "stream")):
+            tried.append((name, what, step_time(changed, fit, "stream")))
     if graph is not None:
         tried.append(("graph", "replay it as a graph", graph.step_s))
-    worth = [
-        Advice(name, what, step_s, 1 - step_s / stream.step_s)
-        for name, what, step_s in tried
-        if step_s is not None and step_s <= (1 - WORTH) * stream.step_s
-    ]
-    return tuple(sorted(worth, key=lambda advice: advice.step_s))
-
-
-def _tried(changed: Workload, fit: Fit) -> float | None:
-    """The time of the changed step in a stream; None where the fit lacks a constant for it."""
-    known = with_calls(fit, changed)
-    if any(name not in known.constants for name in needed(changed, "stream")):
-        return None
-    return _flow(changed, known.values, "stream").step_s
+    most_s = (1 - WORTH) * stream.step_s
+    worth = sorted((one for one in tried if one[2] <= most_s), key=itemgetter(2))
+    return tuple(Advice(name, what, step_s, 1 - step_s / stream.step_s) for name, what, step_s in worth)
 
 
 def _changes(workload: Workload, fit: Fit) -> Iterator[tuple[str, str, Workload]]:
@@ -495,3 +476,78 @@ def _fused(workload: Workload) -> Workload:
 
     parts = tuple(fused for part in workload.parts for fused in pairs(part))
     return replace(workload, parts=parts)
+
+
+# A good model keeps these limits: the median error, and the error that 95 % of the points stay within.
+GOOD_MEDIAN, GOOD_MOST = 0.03, 0.10
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A measured step and the prediction of one of its pieces, which are alike and each end in a wait."""
+
+    row: Row
+    way: Way
+    predicted: Prediction
+
+    @property
+    def pieces(self) -> int:
+        return whole(self.row, "waits")
+
+    @property
+    def step_s(self) -> float:
+        return self.pieces * self.predicted.step_s
+
+    @property
+    def error(self) -> float:
+        """Predicted less measured, as a share of the measured."""
+        return self.step_s / self.row.value - 1
+
+    @property
+    def covered(self) -> bool:
+        """Whether the measured median lies within the prediction's interval."""
+        return self.predicted.low_s <= self.row.value / self.pieces <= self.predicted.high_s
+
+
+class Check(msgspec.Struct, frozen=True):
+    """All points together, as shares: median and 95th percentile of the absolute errors, covered points, and the median
+    of the intervals' half widths."""
+
+    points: tuple[Point, ...]
+    median: float
+    most: float
+    coverage: float
+    half_width: float
+
+
+def check(measured: Evidence, fitted: Fit) -> Check | None:
+    """Every measured step of a run against the predictions of a fit, of this run or another's; None without steps."""
+    points = tuple(_points(measured, fitted))
+    if not points:
+        return None
+    errors = np.abs([point.error for point in points])
+    return Check(
+        points,
+        float(np.median(errors)),
+        float(np.percentile(errors, 95)),
+        float(np.mean([point.covered for point in points])),
+        float(np.median([point.predicted.half_width for point in points])),
+    )
+
+
+def _points(evidence: Evidence, fitted: Fit) -> Iterator[Point]:
+    rows = (
+        (way, row) for way in WAYS for _, rows in by_layer(evidence.rows("step_time", way), "layer") for row in rows
+    )
+    for way, row in rows:
+        names = ("kernels", "waits", "copy_bytes", "duration_ns")
+        kernels, waits, copy_bytes, duration_ns = (whole(row, name) for name in names)
+        if row.value <= 0 or not 0 < waits <= kernels:
+            continue
+        # A spin kernel has its length as argument, an empty one none.
+        arguments, durations_s = 1 if duration_ns else 0, (own_s(evidence, duration_ns),)
+        piece: list[Part] = [Kernels(kernels // waits, durations_s, writes=False, arguments=arguments)]
+        if copy_bytes:
+            piece = [Copies("h2d", copy_bytes), *piece, Copies("d2h", copy_bytes)]
+        workload = Workload((*piece, Wait()), layer=str(row.params.get("layer", LOOP_LAYER)), second_stream=True)
+        with suppress(UsageError):  # the fit lacks what this step needs
+            yield Point(row, way, predict(workload, with_calls(fitted, workload), way))

@@ -4,15 +4,13 @@ The law for kernels of one length d in one stream: time per kernel is max(call, 
 to the GPU and completion are paid once a synchronise. ``play`` is that law for any mixture.
 """
 
-from __future__ import annotations
-
 import bisect
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import cycle, groupby, islice, starmap
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
@@ -90,12 +88,12 @@ class Played:
     @cached_property
     def host(self) -> tuple[Span, ...]:
         """Calls, host work and waits in order."""
-        return tuple(itertools.starmap(Span, self._host))
+        return tuple(starmap(Span, self._host))
 
     @cached_property
     def work(self) -> tuple[Span, ...]:
         """What ran on the GPU and its copy engines, in the order of submission."""
-        return tuple(itertools.starmap(Span, self._work))
+        return tuple(starmap(Span, self._work))
 
     @cached_property
     def shares(self) -> Mapping[Limit, float]:
@@ -154,7 +152,6 @@ class _State:
         self._starts: list[Moment] = []  # begins of kernels, in the order of time
 
     def do(self, index: int, act: Act) -> None:
-        """One act of the host."""
         called = now = self._now
         if act.kind == "event":
             self._submit(index, act, called)
@@ -259,50 +256,51 @@ def _spent(act: Act) -> Limit:
 Way = Literal["stream", "graph"]
 WAYS: tuple[Way, ...] = ("stream", "graph")
 
-# The constants of a machine by name: unit and meaning. Two more kinds exist for each layer: ``call.LAYER.ARGUMENTS`` is
-# the launch call of a kernel with that number of arguments, ``replay.LAYER`` the replay call of a graph.
-CONSTANTS: Mapping[str, tuple[str, str]] = {
-    "way": ("s", "launch call's return to its kernel's begin"),
-    "empty": ("s", "an empty kernel: no kernel takes less"),
-    "complete": ("s", "last kernel's end to the synchronise's return"),
-    "sync": ("s", "a synchronise of an idle stream"),
-    "gap_stream": ("s", "stream gap, kernels that do not write, two streams"),
-    "write_stream": ("s", "stream gap, longer behind a kernel that writes by"),
-    "one_stream_stream": ("s", "stream gap, shorter in a program of one stream by"),
-    "gap_graph": ("s", "graph gap, nodes that do not write, two streams"),
-    "write_graph": ("s", "graph gap, longer behind a kernel that writes by"),
-    "code_graph": ("s", "graph gap, longer between kernels of model code by"),
-    "branch_graph": ("s", "graph gap, longer for each further branch of it by"),
-    "wide_graph": ("s", "graph gap, shorter behind a large grid by"),
-    "wide_blocks": ("block", "grid from which that is so"),
-    "one_stream_graph": ("s", "graph gap, shorter in a program of one stream by"),
-    "memset_graph": ("s", "graph gaps, extra before and behind a memset"),
-    "h2d_graph": ("s", "graph gaps, extra before and behind a copy to the GPU"),
-    "h2d_small_graph": ("s", "the same of a copy of a few bytes"),
-    "d2h_graph": ("s", "graph gaps, extra before and behind a copy from the GPU"),
-    "replay_node": ("s", "time that each node adds to the replay call"),
-    "replay_way": ("s", "replay call's return to its first kernel"),
-    "replay_root": ("s", "time that each further root of a graph adds to the replay call"),
-    "make": ("s", "capture, instantiate and upload this step's graphs"),
-    "queue": ("launch", "launches that wait before a call blocks"),
-    "front_end": ("s", "between begins of kernels side by side"),
-    "watched.call": ("s", "what PyTorch's profiler adds to a call"),
-    "watched.operator": ("s", "what PyTorch's profiler adds to an operator"),
-    "watched.function": ("s", "what PyTorch's profiler adds to a Python function"),
-    "watched.own_call": ("s", "what microbench watch adds to a call"),
-    "memory": ("B/s", "the GPU's memory, read"),
-    "h2d_call": ("s", "the call of a copy to the GPU"),
-    "h2d_way": ("s", "that call's return to the copy's begin"),
-    "h2d_latency": ("s", "a copy to the GPU, of any size"),
-    "h2d_rate": ("B/s", "bytes of a copy to the GPU"),
-    "d2h_call": ("s", "the call of a copy from the GPU"),
-    "d2h_way": ("s", "that call's return to the copy's begin"),
-    "d2h_latency": ("s", "a copy from the GPU, of any size"),
-    "d2h_rate": ("B/s", "bytes of a copy from the GPU"),
-    "h2d_pageable_latency": ("s", "a pageable copy to the GPU, of any size"),
-    "h2d_pageable_rate": ("B/s", "bytes of a pageable copy to the GPU"),
-    "d2h_pageable_latency": ("s", "a pageable copy from the GPU, of any size"),
-    "d2h_pageable_rate": ("B/s", "bytes of a pageable copy from the GPU"),
+# The constants of a machine by name: unit, meaning, and the benchmark that shows it. Two more kinds exist for each
+# layer: ``call.LAYER.ARGUMENTS`` is the launch call of a kernel with that number of arguments, ``replay.LAYER`` the
+# replay call of a graph.
+CONSTANTS: Mapping[str, tuple[str, str, str]] = {
+    "way": ("s", "launch call's return to its kernel's begin", "launch_cost"),
+    "empty": ("s", "an empty kernel: no kernel takes less", "launch_cost"),
+    "complete": ("s", "last kernel's end to the synchronise's return", "launch_cost"),
+    "sync": ("s", "a synchronise of an idle stream", "launch_sync"),
+    "gap_stream": ("s", "stream gap, kernels that do not write, two streams", "launch_gap"),
+    "write_stream": ("s", "stream gap, longer behind a kernel that writes by", "launch_gap"),
+    "one_stream_stream": ("s", "stream gap, shorter in a program of one stream by", "launch_gap"),
+    "gap_graph": ("s", "graph gap, nodes that do not write, two streams", "launch_gap"),
+    "write_graph": ("s", "graph gap, longer behind a kernel that writes by", "launch_gap"),
+    "code_graph": ("s", "graph gap, longer between kernels of model code by", "launch_gap"),
+    "branch_graph": ("s", "graph gap, longer for each further branch of it by", "launch_gap"),
+    "wide_graph": ("s", "graph gap, shorter behind a large grid by", "launch_gap"),
+    "wide_blocks": ("block", "grid from which that is so", "launch_gap"),
+    "one_stream_graph": ("s", "graph gap, shorter in a program of one stream by", "launch_gap"),
+    "memset_graph": ("s", "graph gaps, extra before and behind a memset", "launch_gap"),
+    "h2d_graph": ("s", "graph gaps, extra before and behind a copy to the GPU", "launch_gap"),
+    "h2d_small_graph": ("s", "the same of a copy of a few bytes", "launch_gap"),
+    "d2h_graph": ("s", "graph gaps, extra before and behind a copy from the GPU", "launch_gap"),
+    "replay_node": ("s", "time that each node adds to the replay call", "graph_lifecycle"),
+    "replay_way": ("s", "replay call's return to its first kernel", "graph_gain"),
+    "replay_root": ("s", "time that each further root of a graph adds to the replay call", "graph_shape"),
+    "make": ("s", "capture, instantiate and upload this step's graphs", "graph_lifecycle"),
+    "queue": ("launch", "launches that wait before a call blocks", "launch_queue"),
+    "front_end": ("s", "between begins of kernels side by side", "graph_shape"),
+    "watched.call": ("s", "what PyTorch's profiler adds to a call", "launch_watched"),
+    "watched.operator": ("s", "what PyTorch's profiler adds to an operator", "launch_watched"),
+    "watched.function": ("s", "what PyTorch's profiler adds to a Python function", "launch_watched"),
+    "watched.own_call": ("s", "what microbench watch adds to a call", "launch_watched"),
+    "memory": ("B/s", "the GPU's memory, read", "memory_stream"),
+    "h2d_call": ("s", "the call of a copy to the GPU", "link_latency"),
+    "h2d_way": ("s", "that call's return to the copy's begin", "link_latency"),
+    "h2d_latency": ("s", "a copy to the GPU, of any size", "link_copy"),
+    "h2d_rate": ("B/s", "bytes of a copy to the GPU", "link_copy"),
+    "d2h_call": ("s", "the call of a copy from the GPU", "link_latency"),
+    "d2h_way": ("s", "that call's return to the copy's begin", "link_latency"),
+    "d2h_latency": ("s", "a copy from the GPU, of any size", "link_copy"),
+    "d2h_rate": ("B/s", "bytes of a copy from the GPU", "link_copy"),
+    "h2d_pageable_latency": ("s", "a pageable copy to the GPU, of any size", "link_copy"),
+    "h2d_pageable_rate": ("B/s", "bytes of a pageable copy to the GPU", "link_copy"),
+    "d2h_pageable_latency": ("s", "a pageable copy from the GPU, of any size", "link_copy"),
+    "d2h_pageable_rate": ("B/s", "bytes of a pageable copy from the GPU", "link_copy"),
 }
 COMMON = ("way", "empty", "complete", "sync", "gap_stream", "queue")
 IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make")
@@ -348,9 +346,7 @@ def one_stream(workload: Workload, way: Way) -> bool:
 
 
 def _longer(workload: Workload, part: Kernels, way: Way) -> str:
-    """The constant that writing kernels add to the gap behind them; in graphs, frameworks' kernels have one of their
-    own.
-    """
+    """The constant that writing kernels add to the gap behind them; frameworks' kernels have their own in graphs."""
     return "code_graph" if way == "graph" and _code(workload, part) else f"write_{way}"
 
 
@@ -400,7 +396,7 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
         constants = {**constants, gap: constants[gap] - constants[f"one_stream_{way}"]}
     if way == "graph" and (further := _further_branches(workload)):
         constants = {**constants, "code_graph": constants["code_graph"] + further * constants["branch_graph"]}
-    stream = itertools.cycle(range(workload.streams))
+    stream = cycle(range(workload.streams))
     for parts in _pieces(workload):
         if way == "graph" and _is_graph(parts):
             result += _replay(workload, parts, constants)
@@ -418,7 +414,7 @@ def graphs(workload: Workload) -> list[int]:
 
 def _pieces(workload: Workload) -> Iterator[list[Part]]:
     """The parts of a step between what parts graphs."""
-    return (list(parts) for _, parts in itertools.groupby(workload.parts, key=_capturable))
+    return (list(parts) for _, parts in groupby(workload.parts, key=_capturable))
 
 
 def _capturable(part: Part) -> bool:
@@ -440,18 +436,15 @@ def _further_branches(workload: Workload) -> int:
     if workload.streams == 1:
         return 0
     counts: Counter[int] = Counter()
-    dealt = itertools.cycle(range(workload.streams))
+    dealt = cycle(range(workload.streams))
     for part in workload.parts:
         if isinstance(part, Kernels) and _code(workload, part) and part.writes:
             if part.stream is None:
-                counts.update(itertools.islice(dealt, part.count))
+                counts.update(islice(dealt, part.count))
             else:
                 counts[part.stream] += part.count
     branches = sum(count >= SIDE * counts.total() for count in counts.values())
     return max(min(branches, MOST_BRANCHES) - 1, 0)
-
-
-Repeated = TypeVar("Repeated", Act, Work)
 
 
 def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
@@ -460,10 +453,11 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
             call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + (part.host_s or 0.0)
             way_s, works = constants["way"], _kernels(workload, part, constants, "stream")
             if (to := _stream_of(workload, part)) is None:
-                for work in _repeated(works, part):
+                for work in islice(cycle(works), part.count):
                     yield Act("launch", call_s, way_s, (work,), next(stream))
             else:
-                yield from _repeated([Act("launch", call_s, way_s, (work,), to) for work in works], part)
+                acts = [Act("launch", call_s, way_s, (work,), to) for work in works]
+                yield from islice(cycle(acts), part.count)
         case Copies(memory="pinned"):
             copy = Act("copy", constants[copy_name(part)] + part.host_s, constants[f"{part.direction}_way"])
             for _ in range(part.count):
@@ -488,14 +482,12 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
     The call hands the first node of each independent branch, a root of the graph, to the GPU one after another.
     """
     work: list[Work | Event] = []
-    stream = itertools.cycle(range(workload.streams))
+    stream = cycle(range(workload.streams))
     for part in parts:
         if isinstance(part, Kernels):
-            kernels = _kernels(workload, part, constants, "graph")
-            if _stream_of(workload, part) is None:
-                work += [kernel._replace(branch=next(stream)) for kernel in _repeated(kernels, part)]
-            else:
-                work += _repeated(kernels, part)
+            kernels = islice(cycle(_kernels(workload, part, constants, "graph")), part.count)
+            dealt = _stream_of(workload, part) is None
+            work += (kernel._replace(branch=next(stream)) for kernel in kernels) if dealt else kernels
         elif isinstance(part, Copies):
             around_s = constants[around_copy(part)] / 2
             work += [_copy(part, constants)._replace(gap_s=around_s, behind_s=around_s)] * part.count
@@ -536,11 +528,6 @@ def _roots(work: Sequence[Work | Event]) -> list[tuple[int, Work]]:
 def _stream_of(workload: Workload, part: Kernels) -> int | None:
     """The stream of all these kernels, or the branch of a graph; None if they go to the streams in turn."""
     return 0 if part.stream is None and workload.streams == 1 else part.stream
-
-
-def _repeated(each: Sequence[Repeated], part: Kernels) -> Iterator[Repeated]:
-    """One object for each of the part's kernels. Kernels of the same duration share one, which saves time."""
-    return itertools.islice(itertools.cycle(each), part.count)
 
 
 def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> list[Work]:

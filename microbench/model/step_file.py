@@ -1,7 +1,5 @@
 """Reads the description of a step from a TOML file, a shipped example or options, and writes one; reads what-ifs."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -19,17 +17,18 @@ from microbench.core import files
 from microbench.core.errors import UsageError, nearest
 from microbench.core.model import TRANSFERS_PER_S
 from microbench.core.units import plain, short_size, typed_factor, typed_rate, typed_size, typed_time
-from microbench.model.options import ChangeOptions, StepOptions
 from microbench.model.whatif import Changes
 from microbench.model.workload import (
     MOST_BYTES,
     MOST_KERNELS,
     MOST_STREAMS,
+    ChangeOptions,
     Copies,
     Event,
     HostWork,
     Kernels,
     Part,
+    StepOptions,
     Wait,
     Workload,
 )
@@ -520,11 +519,9 @@ def described(name: str | None, options: StepOptions, layers: LayerNames) -> Wor
     """
     for field, value in vars(options).items():
         if name is not None and value is not None and field not in OVER_A_NAME:
-            raise UsageError(
-                f"a named workload has its own {_option(field)}",
-                "give either a workload or options for its kernels; "
-                f"{listed([_option(field) for field in OVER_A_NAME])} go with both",
-            )
+            both = f"{listed([_option(each) for each in OVER_A_NAME])} go with both"
+            cause = f"a named workload has its own {_option(field)}"
+            raise UsageError(cause, f"give either a workload or options for its kernels; {both}")
     if name is None and (options.kernels is None or options.duration is None):
         causes = {(True, False): "nothing says how many kernels", (False, True): "nothing says how long a kernel runs"}
         cause = causes.get((options.kernels is None, options.duration is None), "nothing says what the step does")

@@ -4,8 +4,6 @@ Only the program determines them. Where the host time is not given, the step is 
 operations and of typical model code. Where the share is not, it is predicted at both ends of its range.
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Literal
 
@@ -49,18 +47,14 @@ class HostTime(msgspec.Struct, frozen=True):
     rests_on: tuple[str, ...] = ()
     in_steps: bool = False
 
-    def at(self, end: End) -> float:
-        """The host time of bare operations at the low end, else of model code."""
-        return self.bare_s if end == "low" else self.typical_s
+
+def unknown_host(workload: Workload) -> list[Kernels]:
+    """The kernels of frameworks whose host time nobody gave."""
+    return [part for part in workload.parts if isinstance(part, Kernels) and _lacks_host(part, workload)]
 
 
-def unknown_host(workload: Workload) -> bool:
-    """Whether a framework launches kernels whose host time nobody gave."""
-    return any(_lacks_host(part, workload) for part in workload.parts)
-
-
-def _lacks_host(part: Part, workload: Workload) -> bool:
-    return isinstance(part, Kernels) and part.host_s is None and (part.layer or workload.layer) in FRAMEWORKS
+def _lacks_host(part: Kernels, workload: Workload) -> bool:
+    return part.host_s is None and (part.layer or workload.layer) in FRAMEWORKS
 
 
 def unknown_shares(workload: Workload, sms: int | None) -> bool:
@@ -116,14 +110,6 @@ def relaunched(workload: Workload, fit: Fit, layer: str) -> Workload:
     return replace(workload.with_kernels(through), layer=layer)
 
 
-def host_of(workload: Workload, fit: Fit) -> HostTime | None:
-    """The host time of the first part for which nobody gave it; None if all is known."""
-    for part in workload.parts:
-        if isinstance(part, Kernels) and _lacks_host(part, workload):
-            return host_time(fit, part.layer or workload.layer, part.arguments)
-    return None
-
-
 def host_time(fit: Fit, layer: str, arguments: int) -> HostTime:
     """Host time for a launch through a framework: of bare operations, and of the median example of model code.
 
@@ -147,7 +133,7 @@ def _beyond_s(fit: Fit, layer: str, arguments: int, host: End | float) -> float:
     """Host time beyond the call. Where a what-if changes the call, that time stays, and a launch that takes less than
     the call stays the same share of it."""
     known = host_time(fit, layer, arguments)
-    beyond_s = host if isinstance(host, float) else known.at(host) - known.call_s
+    beyond_s = host if isinstance(host, float) else (known.bare_s if host == "low" else known.typical_s) - known.call_s
     if beyond_s < 0 < known.call_s:
         return fit.values.get(call_name(layer, arguments), 0.0) * beyond_s / known.call_s
     return beyond_s

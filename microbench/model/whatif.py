@@ -1,7 +1,5 @@
 """Predicts a step after a change of the step or the machine: how its time changes, and what limits it then."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +19,7 @@ from microbench.model.fit import missing, with_calls
 from microbench.model.forecast import ENDS, Forecast, Prediction
 from microbench.model.model import WAYS, Way, call_name, needed, replay_name
 from microbench.model.words import between, idle, outside, paces
-from microbench.model.workload import HostWork, Kernels, Part, Workload
+from microbench.model.workload import HostWork, Kernels, Workload
 
 GIVEN = "given, not measured"
 HOST_TIME = "host time of its own"
@@ -48,7 +46,6 @@ class Changes(msgspec.Struct, frozen=True):
     layer: str | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything changes."""
         return any(getattr(self, name) is not None for name in self.__struct_fields__)
 
 
@@ -87,19 +84,16 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
     for what, constants in (*_given(then, changes), *_link(fit, gpu, changes)):
         known = {name: constant for name, constant in constants.items() if name in fit.constants}
         new |= known
-        described.append(_described(what, fit, known, used))
-    before = {name: fit.constants[name].value for name in new if name.startswith("call.")}
-    fit = msgspec.structs.replace(fit, constants={**fit.constants, **new}, measured_calls=before)
+        # The first constant that the step uses stands for all of them.
+        name = min(known, key=lambda name: name not in used, default=None)
+        before, after = MISSING, MISSING
+        if name is not None:
+            unit = "B/s" if name.endswith("rate") or name == "memory" else "s"
+            before, after = (quantity(one[name].value, unit) for one in (fit.constants, known))
+        described.append(Change(what, before, after, name in used))
+    calls = {name: fit.constants[name].value for name in new if name.startswith("call.")}
+    fit = msgspec.structs.replace(fit, constants={**fit.constants, **new}, measured_calls=calls)
     return Changed(fit, change, tuple(described))
-
-
-def _described(what: str, fit: Fit, new: Mapping[str, Constant], used: set[str]) -> Change:
-    """A change of constants in words; the first constant that the step uses stands for all of them."""
-    name = min(new, key=lambda name: name not in used, default=None)
-    if name is None:
-        return Change(what, MISSING, MISSING, False)
-    unit = "B/s" if name.endswith("rate") or name == "memory" else "s"
-    return Change(what, quantity(fit.constants[name].value, unit), quantity(new[name].value, unit), name in used)
 
 
 def _described_step(workload: Workload, changes: Changes, titles: Mapping[str, str]) -> Iterator[Change]:
@@ -113,7 +107,7 @@ def _described_step(workload: Workload, changes: Changes, titles: Mapping[str, s
         yield Change("what kernels do", times(1.0), times(changes.kernel_time), lasting)
     if changes.host_time is not None:
         own = any(part.host_s for part in kernels) or any(isinstance(part, HostWork) for part in workload.parts)
-        own = own or unknowns.unknown_host(workload)
+        own = own or bool(unknowns.unknown_host(workload))
         yield Change(HOST_TIME, times(1.0), times(changes.host_time), own)
 
 
@@ -121,23 +115,21 @@ def _other_step(workload: Workload, fit: Fit, changes: Changes) -> Workload:
     """The step with another layer, with longer or shorter kernels, with more or less host time."""
     if changes.layer is not None:
         workload = unknowns.relaunched(workload, fit, changes.layer)
-    return msgspec.structs.replace(workload, parts=tuple(_other_part(part, changes) for part in workload.parts))
-
-
-def _other_part(part: Part, changes: Changes) -> Part:
     kernel_time = 1.0 if changes.kernel_time is None else changes.kernel_time
     host_time = 1.0 if changes.host_time is None else changes.host_time
-    if isinstance(part, HostWork):
-        return HostWork(part.seconds * host_time)
-    if not isinstance(part, Kernels):
-        return part
-    return msgspec.structs.replace(
-        part,
-        durations_s=tuple(length * kernel_time for length in part.durations_s),
-        bytes=part.bytes * kernel_time,  # they bound its length from below
-        # A launch that takes less than its call has no host time of the program.
-        host_s=part.host_s if part.host_s is None or part.host_s < 0 else part.host_s * host_time,
-    )
+
+    def other(part: Kernels) -> Kernels:
+        return msgspec.structs.replace(
+            part,
+            durations_s=tuple(length * kernel_time for length in part.durations_s),
+            bytes=part.bytes * kernel_time,  # they bound its length from below
+            # A launch that takes less than its call has no host time of the program.
+            host_s=part.host_s if part.host_s is None or part.host_s < 0 else part.host_s * host_time,
+        )
+
+    changed = workload.with_kernels(other)
+    parts = (HostWork(part.seconds * host_time) if isinstance(part, HostWork) else part for part in changed.parts)
+    return msgspec.structs.replace(changed, parts=tuple(parts))
 
 
 # Constants by name, with what they are in words.
@@ -176,19 +168,14 @@ def _link(fit: Fit, gpu: GpuInfo | None, changes: Changes) -> Iterator[Named]:
         if not before or not after:
             cause = f"run {fit.run_id} does not say which PCIe link its GPU has: there is nothing to scale"
             raise UsageError(cause, "choose a run of a GPU on PCIe, or leave out --pcie-gen and --lanes")
-        what = f"copies {way}, PCIe {own[0]} x{own[1]} to {other[0]} x{other[1]}"
-        yield what, _scaled(fit, direction, after / before)
-
-
-def _scaled(fit: Fit, direction: str, ratio: float) -> dict[str, Constant]:
-    """A direction's rate times ``ratio``; the pageable rate is at most that."""
-    pinned, pageable = fit.constants.get(f"{direction}_rate"), fit.constants.get(f"{direction}_pageable_rate")
-    if pinned is None:
-        return {}
-    low, value, high = (end * ratio for end in (pinned.low, pinned.value, pinned.high))
-    scaled = Constant(value, low, high, pinned.rests_on, "scaled by the links' ceilings")
-    slower = pageable is not None and pageable.value > value
-    return {f"{direction}_rate": scaled} | ({f"{direction}_pageable_rate": scaled} if slower else {})
+        scaled = {}
+        names = (f"{direction}_rate", f"{direction}_pageable_rate")
+        pinned, pageable = map(fit.constants.get, names)
+        if pinned is not None:
+            value, low, high = (end * after / before for end in (pinned.value, pinned.low, pinned.high))
+            rate = Constant(value, low, high, pinned.rests_on, "scaled by the links' ceilings")
+            scaled = dict.fromkeys(names if pageable is not None and pageable.value > value else names[:1], rate)
+        yield f"copies {way}, PCIe {own[0]} x{own[1]} to {other[0]} x{other[1]}", scaled
 
 
 SUITE = "what if"
@@ -204,45 +191,34 @@ class Times(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times as fast it becomes."""
         return self.before_s / self.after_s if self.after_s > 0 else 1.0
 
     @property
     def same(self) -> bool:
-        """Whether it stays as it is, or nearly."""
         return abs(self.after_s - self.before_s) <= SAME * self.before_s
 
 
 class BeforeAfter(NamedTuple):
-    """One way of submitting the step, before and after. ``cases`` are its times for all that is not known of it."""
+    """One way of submitting the step, before and after. ``cases`` are the times of the predictions themselves (of a
+    range, those of its typical case), and then for all that is not known of the step."""
 
     before: Prediction
     after: Prediction
-    cases: tuple[Times, ...] = ()
-
-    @property
-    def both(self) -> tuple[Prediction, Prediction]:
-        """Before and after."""
-        return self.before, self.after
-
-    @property
-    def own(self) -> Times:
-        """The times of the predictions themselves: of a range, those of its typical case."""
-        return Times(self.before.step_s, self.after.step_s)
+    cases: tuple[Times, ...]
 
     @property
     def ends(self) -> tuple[Times, Times]:
         """The cases with the least and the largest speed-up."""
-        several = (self.own, *self.cases)
-        return min(several, key=lambda one: one.ratio), max(several, key=lambda one: one.ratio)
+        return min(self.cases, key=lambda one: one.ratio), max(self.cases, key=lambda one: one.ratio)
 
 
 def pairs(before: Forecast, after: Forecast) -> list[BeforeAfter]:
     """The stream and, where both have one, the graph."""
-    result = [BeforeAfter(before.stream, after.stream, tuple(_cases(before, after, "stream")))]
-    if before.graph is not None and after.graph is not None:
-        result.append(BeforeAfter(before.graph, after.graph, tuple(_cases(before, after, "graph"))))
-    return result
+    return [
+        BeforeAfter(one, other, (Times(one.step_s, other.step_s), *_cases(before, after, one.way)))
+        for one, other in ((before.stream, after.stream), (before.graph, after.graph))
+        if one is not None and other is not None
+    ]
 
 
 def _cases(before: Forecast, after: Forecast, way: Way) -> Iterator[Times]:
@@ -316,7 +292,7 @@ def _becomes(pair: BeforeAfter, *, typical: bool = False) -> str:
     low, high = pair.ends
     if low.same and high.same:
         return f"stays {in_words(pair)}"
-    often = f" ({_times_in_words(pair.own)} in typical model code)" if typical and low != high else ""
+    often = f" ({_times_in_words(pair.cases[0])} in typical model code)" if typical and low != high else ""
     if low.same or high.same:
         return f"stays the same or becomes up to {_times_in_words(high if low.same else low)}{often}"
     return f"becomes {in_words(pair)}{often}"
@@ -325,7 +301,7 @@ def _becomes(pair: BeforeAfter, *, typical: bool = False) -> str:
 def _way(pair: BeforeAfter, names: tuple[str, str]) -> Finding:
     """What sets the pace of one way, before and after."""
     first, then = paces(pair.before), paces(pair.after)
-    idling = [idle(prediction) for prediction in pair.both]
+    idling = [idle(prediction) for prediction in pair[:2]]
     where = "In the stream" if pair.after.way == "stream" else "As a graph"
     title = f"{where} {first} {names[0]}, {then} {names[1]}"
     title = f"{where} {first}, {names[0]} as {names[1]}" if first == then else title

@@ -1,16 +1,18 @@
 """Turns a forecast into findings: how much a graph gains, what limits the step, and how sure the forecast is."""
 
-from __future__ import annotations
-
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from microbench.analysis.evidence import Finding, Severity, listed
-from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
+from msgspec.structs import replace
+
+from microbench.analysis.evidence import Evidence, Finding, Severity, listed, rests_on, whole
+from microbench.analysis.graph_steps import LITTLE, kernel_counts, kernels_in_words, title_of, usual_kernels
+from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent, short_size, spread, times, two_times
-from microbench.model.constants import OWN_SCATTERS, half_width
-from microbench.model.forecast import WORTH, Forecast, Prediction, warm_ups
-from microbench.model.model import Limit
+from microbench.model.constants import OWN_SCATTERS, Pair, half_width, pairs
+from microbench.model.forecast import WARM_UPS, WORTH, Forecast, Prediction
+from microbench.model.model import Limit, call_name
 from microbench.model.unknowns import unknown_shares
 from microbench.model.workload import Copies, Kernels, Wait, Workload
 
@@ -152,10 +154,11 @@ def paying(forecast: Forecast, *, parts: bool = True) -> str:
 def _making(forecast: Forecast) -> str:
     """What making the graph consists of, each part at both ends of a range, or how sure the driver's part alone is."""
     first, last = (forecast.ends[0].making, forecast.ends[-1].making) if forecast.ends else (forecast.making,) * 2
-    steps, layer = warm_ups(forecast.workload), title_of(forecast.workload.layer, forecast.fit.titles)
+    layer = forecast.workload.layer
+    steps, title = WARM_UPS.get(layer, 0), title_of(layer, forecast.fit.titles)
     what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up steps"] if steps else []
     if last.calls_s > 0:
-        what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {layer} in the capture")
+        what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {title} in the capture")
     sure = spread(half_width(forecast.fit.constants["make"]) / last.driver_s) if last.driver_s > 0 else ""
     if not what:
         return f" {sure}".rstrip()
@@ -264,7 +267,10 @@ def _certainty(forecast: Forecast) -> Finding:
     ways = [way for way in (forecast.stream, forecast.graph) if way is not None]
     misfits = [forecast.fit.misfit[way.way, "host" if way.limit == "host" else "gpu"] for way in ways]
     names = {"stream": "in the stream", "graph": "as a graph"}
-    within = [f"{_known_within(way)} {names[way.way]}" for way in ways]
+    within = []  # "within ±2.0 % in the stream", "from 8.05 to 37.1 ms, each ±2.0 %, as a graph"
+    for way in ways:
+        each = f"from {between(way)}, each {spread(max(end.half_width for end in way.ends))}," if way.ends else ""
+        within.append(f"{each or f'within {spread(way.half_width)}'} {names[way.way]}")
     steps, most = sum(misfit.steps for misfit in misfits), percent(max(misfit.most for misfit in misfits))
     off = f"off by at most {most} of the overhead (the time without kernels and copies)"
     text = f"For 95 % of the {steps} measured steps the model is {off}."
@@ -277,13 +283,6 @@ def _certainty(forecast: Forecast) -> Finding:
     )
     advice = "" if steps else "Measure graph_gain to check it."
     return Finding("prediction.interval", "note" if steps else "advice", title, text, threshold, advice=advice)
-
-
-def _known_within(way: Prediction) -> str:
-    """How well a step's time is known: "within ±2.0 %", "from 8.05 to 37.1 ms, each ±2.0 %,"."""
-    if not way.ends:
-        return f"within {spread(way.half_width)}"
-    return f"from {between(way)}, each {spread(max(end.half_width for end in way.ends))},"
 
 
 def _assumed(forecast: Forecast) -> Iterator[Finding]:
@@ -330,3 +329,71 @@ def used(forecast: Forecast) -> tuple[str, ...]:
 def benchmarks(rows: Iterable[str]) -> tuple[str, ...]:
     """The benchmarks that rows come from, each once."""
     return tuple(dict.fromkeys(row.split("[")[0].split(" ")[0] for row in rows))
+
+
+TO_SCALE = "timeline"
+# An empty kernel's own time, roughly: what keeps 0 on a logarithmic scale.
+SHORTEST_S = 1e-7
+# Two speed-ups within this ratio of one another are alike.
+AGREES = 1.10
+SHARES: dict[Limit, str] = {
+    "host": "the host", "front end": "ways and gaps", "kernel": "kernels", "link": "copies", "sync": "waits",
+}  # fmt: skip
+
+
+def nearest(evidence: Evidence, kernels: int, duration_s: float, layer: str = LOOP_LAYER) -> Pair | None:
+    """The step of graph_gain whose kernels and duration lie nearest, by ratio; None if that layer was not measured."""
+    count = usual_kernels(kernel_counts(evidence, layer), kernels)
+    return min(
+        pairs(evidence, layer, count) if count is not None else (),
+        key=lambda pair: abs(math.log(max(pair.duration_s, SHORTEST_S) / max(duration_s, SHORTEST_S))),
+        default=None,
+    )
+
+
+def alike(workload: Workload) -> Kernels | None:
+    """The step's kernels, if they are of one length in one stream, with at most one wait at its end; else None."""
+    match workload.parts:
+        case (Kernels() as part,) | (Kernels() as part, Wait()):
+            plain = len(set(part.durations_s)) == 1 and not part.bytes and not part.host_s and workload.streams == 1
+            return part if plain else None
+    return None
+
+
+def to_scale(evidence: Evidence, forecast: Forecast) -> list[Finding]:
+    """What a drawn step means: what its graph gives, beside the most similar measured step, and why the GPU idles."""
+    predicted, step, layer = gain(forecast), alike(forecast.filled), forecast.filled.layer
+    near = nearest(evidence, step.count, step.durations_s[0], step.layer or layer) if step is not None else None
+    text, rows = "No measured step is like this one.", predicted.rests_on
+    if near is not None:
+        ratio = near.speedup / forecast.speedup
+        words = "less" if ratio < 1 / AGREES else "more" if ratio > AGREES else "about as much"
+        measured = kernels_in_words(whole(near.stream, "kernels"), near.duration_s)
+        text = f"The nearest measured step, {measured}, gains {words}."
+        rows += rests_on(near.stream, near.graph)
+    return [replace(predicted, rule="timeline.gain", text=text, rests_on=rows), _idles(forecast, step)]
+
+
+def _idles(forecast: Forecast, step: Kernels | None) -> Finding:
+    """For how much of the step the GPU has no kernel, and why."""
+    stream, graph = forecast.stream, forecast.graph
+    title = f"The GPU idles for {idle(stream)} of the step in the stream"
+    text = f"Most of the time the stream waits for {SHARES[stream.limit]}"
+    if graph is not None:
+        title += f", for {idle(graph)} as a graph"
+        text += f", the graph for {SHARES[graph.limit]}"
+    text, threshold = f"{text}.", "the critical path, each moment by what it was spent on"
+    if step is not None:
+        threshold = "time per kernel in a stream is the longer of call and kernel + gap, in a graph kernel + gap"
+        values = forecast.fit.values
+        call_s = values[call_name(step.layer or forecast.filled.layer, step.arguments)]
+        gpu_s = step.durations_s[0] + values["gap_stream"]
+        text = "The host keeps up: a graph gains only by its shorter gap between kernels."
+        if step.count == 1:
+            text = "One kernel waits only for its own call, its launch latency and its completion."
+        elif call_s > gpu_s:
+            ratio = times(call_s / gpu_s)
+            text = f"The step is launch-bound: a launch call takes {ratio} as long as a kernel and its gap."
+    if any(span.begin_s > before.end_s for before, span in itertools.pairwise(stream.played.host)):
+        text += " The launch queue is full, and further calls wait for room."
+    return Finding("timeline.limit", "note", title, text, threshold, forecast.fit.rests_on(used(forecast)))

@@ -7,7 +7,7 @@ import msgspec
 
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Finding, Severity
-from microbench.analysis.levels import LEAST_DISTANCE
+from microbench.analysis.quantiles import LEAST_DISTANCE
 from microbench.analysis.stats import (
     FLOORS_PER_SAMPLE,
     MINIMUM_SAMPLES,

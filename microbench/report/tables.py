@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence, exceeds, row_name, share_of
 from microbench.analysis.limits import Ceiling
 from microbench.analysis.stats import Row
-from microbench.archive.trend import Point
 from microbench.core.model import BenchmarkInfo, Fact, Outcome, Param, PerCall
 from microbench.core.units import MISSING, as_time, axis_title, axis_value, percent, quantity, short_size, spread
 from microbench.report.document import WITHIN, Bars, Cell, Column, Table, Tone, columns
@@ -65,7 +64,7 @@ def call_quantiles(calls: PerCall) -> list[tuple[str, float]]:
     return [("p50", calls.p50), ("p90", calls.p90), *p99, ("worst", calls.max)]
 
 
-def spread_of(row: Row | Point) -> str:
+def spread_of(row: Row) -> str:
     """Half the interval of a figure: "±1.2 %"; with WITHIN behind it if it holds within one process only."""
     return spread(row.interval.half_width) + (WITHIN if row.within_process else "")
 

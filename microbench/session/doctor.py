@@ -4,7 +4,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -19,8 +19,6 @@ from microbench.core.units import quantity
 from microbench.explain.environment import errors_in_words, session_findings
 from microbench.gpu.layers.base import layers
 from microbench.gpu.machine.nvml import NvmlGpu
-
-__all__ = ["Check", "State", "examine"]
 
 State = Literal["ok", "note", "warning", "problem", "unknown"]
 STATE_OF: Mapping[Severity, State] = {
@@ -68,53 +66,22 @@ class Check(msgspec.Struct, frozen=True):
     next_step: str | None = None
 
 
-class Surroundings(msgspec.Struct, frozen=True):
-    """What doctor looks at beyond the Environment: disk, caches, installed layers, PCIe counters.
+def examine(environment: Environment) -> list[Check]:
+    """All checks of this machine, in reading order. ``environment`` comes from the probe, as in a run.
 
-    ``counters`` maps each GPU's UUID to "exact" or "coarse" (how its PCIe bytes are counted), or to why they are not.
-    ``missing_layers`` maps each layer that is not installed to its install line. If the folder of the runs cannot be
-    written, ``data_free_bytes`` is None and ``data_reason`` says why; ``loop_cache`` is None if loops cannot be cached.
+    It also looks at disks, caches, installed layers and PCIe counters. Opens NVML, but no CUDA context.
     """
-
-    data_folder: str
-    data_free_bytes: int | None
-    data_reason: str | None
-    loop_cache: str | None
-    layers: tuple[str, ...] = ()
-    missing_layers: Mapping[str, str] = {}
-    counters: Mapping[str, str] = {}
-
-
-def examine(environment: Environment, surroundings: Surroundings | None = None) -> list[Check]:
-    """All checks of this machine, in reading order. ``environment`` comes from the probe, as in a run."""
-    around = look_around(environment) if surroundings is None else surroundings
     session = Session(environment=environment, settings=Settings(device="all"), tool_version="", started_at="")
     findings = session_findings(session)
     parts: tuple[Iterator[Check], ...] = (
         _gpus(environment),
-        _measuring(environment, around),
+        _measuring(environment),
         _gpu_states(environment, findings),
         _host(environment, findings),
         _permissions(environment),
-        _storage(around),
+        _storage(),
     )
     return [check for part in parts for check in part]
-
-
-def look_around(environment: Environment) -> Surroundings:
-    """Look at disks, caches, installed layers and PCIe counters. Opens NVML, but no CUDA context."""
-    folder = data_folder()
-    free, reason = free_bytes(folder)
-    absent = {layer.name: layer.install for layer in layers() if not importable(layer.package)}
-    return Surroundings(
-        data_folder=str(folder),
-        data_free_bytes=free,
-        data_reason=reason,
-        loop_cache=loop_cache_folder(),
-        layers=tuple(layer.name for layer in layers() if layer.name not in absent),
-        missing_layers=absent,
-        counters={gpu.uuid: counting(gpu) for gpu in environment.gpus if not gpu.simulated},
-    )
 
 
 def free_bytes(folder: Path) -> tuple[int | None, str | None]:
@@ -143,9 +110,9 @@ def importable(package: str) -> bool:
         return False
 
 
-def counting(gpu: GpuInfo, make: Callable[[str], NvmlGpu] = NvmlGpu) -> str:
+def counting(gpu: GpuInfo) -> str:
     """How the GPU's PCIe bytes are counted ("exact" or "coarse"), or why they are not."""
-    nvml = make(gpu.uuid)
+    nvml = NvmlGpu(gpu.uuid)
     try:
         return "coarse" if nvml.pcie_bytes().coarse else "exact"
     except Skip as skip:
@@ -175,7 +142,7 @@ def _gpus(environment: Environment) -> Iterator[Check]:
     yield Check("driver and toolkit", "problem" if older else "ok", text, step)
 
 
-def _measuring(environment: Environment, around: Surroundings) -> Iterator[Check]:
+def _measuring(environment: Environment) -> Iterator[Check]:
     """The packages that measuring needs, the counters that launch_traffic reads, and the Python layers."""
     for name, wanted in (
         ("cuda-bindings", ("cuda-bindings",)),
@@ -187,15 +154,15 @@ def _measuring(environment: Environment, around: Surroundings) -> Iterator[Check
         missing: tuple[State, str, str] = ("warning", "not installed", f"pip install {wanted[0]}")
         yield Check(name, "ok", ", ".join(found)) if found else Check(name, *missing)
     for gpu in environment.gpus:
-        counting = around.counters.get(gpu.uuid)
-        if counting is not None:
-            skipped: tuple[State, str, str] = ("warning", counting, "launch_traffic will be skipped")
-            yield Check(f"GPU {gpu.index} PCIe counters", *COUNTERS.get(counting, skipped))
+        if not gpu.simulated:
+            skipped: tuple[State, str, str] = ("warning", counted := counting(gpu), "launch_traffic will be skipped")
+            yield Check(f"GPU {gpu.index} PCIe counters", *COUNTERS.get(counted, skipped))
 
-    if around.layers:
-        yield Check("Python layers", "ok", ", ".join(around.layers))
-    for install in dict.fromkeys(around.missing_layers.values()):
-        names = ", ".join(name for name, line in around.missing_layers.items() if line == install)
+    absent = {layer.name: layer.install for layer in layers() if not importable(layer.package)}
+    if installed := ", ".join(layer.name for layer in layers() if layer.name not in absent):
+        yield Check("Python layers", "ok", installed)
+    for install in dict.fromkeys(absent.values()):
+        names = ", ".join(name for name, line in absent.items() if line == install)
         yield Check("Python layers", "note", f"not installed, so skipped: {names}", install)
 
 
@@ -250,20 +217,20 @@ def _permissions(environment: Environment) -> Iterator[Check]:
     yield Check("locked memory", "ok", f"{text}; CUDA's pinned memory is not held to this limit")
 
 
-def _storage(around: Surroundings) -> Iterator[Check]:
-    free = around.data_free_bytes
-    move = "set MICROBENCH_DATA to another folder"
+def _storage() -> Iterator[Check]:
+    folder, move = data_folder(), "set MICROBENCH_DATA to another folder"
+    free, reason = free_bytes(folder)
     if free is None:
-        yield Check("result folder", "problem", f"{around.data_folder}: {around.data_reason}", move)
+        yield Check("result folder", "problem", f"{folder}: {reason}", move)
     else:
-        text = f"{around.data_folder}, {quantity(float(free), 'B')} free"
         scarce = free < 100_000_000
+        text = f"{folder}, {quantity(float(free), 'B')} free"
         yield Check("result folder", "warning" if scarce else "ok", text, move if scarce else None)
-    if around.loop_cache is None:
+    if (cache := loop_cache_folder()) is None:
         step = "set NUMBA_CACHE_DIR to a folder that can be written"
         yield Check("compiled loops", "warning", "cannot be cached, so each process compiles them again", step)
     else:
-        yield Check("compiled loops", "ok", f"cached in {around.loop_cache}")
+        yield Check("compiled loops", "ok", f"cached in {cache}")
 
 
 def _word(value: object) -> str:

@@ -4,14 +4,17 @@
     Job             ->
                     <-     Waiting              (only from a worker that waits)
     an empty line   ->     (only to such a worker)
-                    <-     Busy, Ready | Refused      (a probe: Busy, EnvironmentFound | Refused, FloorsFound …, Ready)
+                    <-     Busy, Ready | Refused      (a probe: Busy, Probed | Refused, FloorsFound …, Ready)
     Order           ->
-                    <-     Started, Busy, Tick …, Done
+                    <-     Busy, Tick …, CaseDone
     Order … or end of input
 
-The next Order acknowledges an outcome: the worker waits until the parent has saved and displayed it.
+The next Order acknowledges an outcome: the worker waits until the parent has saved and displayed it. The parent tells a
+Listener the events of the run.
 """
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -19,6 +22,7 @@ import msgspec
 from microbench.core.model import Case, Environment, Floors, Outcome
 
 Seam = Literal["gpu", "host", "cold", "probe"]
+RunStatus = Literal["complete", "interrupted", "stopped"]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -79,8 +83,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     exit_code: int | None = None
 
 
-class EnvironmentFound(msgspec.Struct, frozen=True, tag="environment"):
-    """The probe's description of the machine."""
+class Probed(msgspec.Struct, frozen=True, tag="environment"):
+    """The machine as the probe describes it. As an event: nothing is planned yet; why there is no GPU can be shown."""
 
     environment: Environment
 
@@ -91,12 +95,6 @@ class FloorsFound(msgspec.Struct, frozen=True, tag="floors"):
     floors: Floors
 
 
-class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The case begins."""
-
-    case_id: str
-
-
 class Tick(msgspec.Struct, frozen=True, tag="tick"):
     """The number of samples so far and their median, for one call."""
 
@@ -105,10 +103,67 @@ class Tick(msgspec.Struct, frozen=True, tag="tick"):
     value: float
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The case's outcome. The worker exits after any status but ok and skipped."""
+class CaseDone(msgspec.Struct, frozen=True, tag="done"):
+    """A case has its outcome; as an event: the outcome is on disk. Skipped cases are done without having been started.
+
+    The worker exits after any status but ok and skipped.
+    """
 
     outcome: Outcome
 
 
-Message = Busy | Waiting | Ready | Refused | EnvironmentFound | FloorsFound | Started | Tick | Done
+Message = Busy | Waiting | Ready | Refused | Probed | FloorsFound | Tick | CaseDone
+
+
+# The events of a run.
+
+
+class NotLocked(msgspec.Struct, frozen=True):
+    """The file system of the run's file has no locks, so another process may add to the same run."""
+
+    path: Path
+    reason: str
+
+
+class PlanMade(msgspec.Struct, frozen=True):
+    """The plan. ``total_cases`` counts each case once per round and GPU, ``core_cases`` those that are never left out.
+    ``budget_s`` is the wall time left for them (None without a limit), ``expected_s`` a rough forecast of the wall time
+    without a limit."""
+
+    total_cases: int
+    core_cases: int
+    budget_s: float | None
+    suites: tuple[str, ...]
+    expected_s: float | None = None
+
+
+class CaseStarted(msgspec.Struct, frozen=True):
+    """A case is about to run: number ``index`` (from 0) of ``total``."""
+
+    case_id: str
+    index: int
+    total: int
+    suite: str
+    round: int
+
+
+class CaseTick(msgspec.Struct, frozen=True):
+    """The median ``value`` of the ``n`` samples so far; a rate is given as the time of a call, in s."""
+
+    case_id: str
+    metric: str
+    unit: str
+    n: int
+    value: float
+
+
+class RunEnded(msgspec.Struct, frozen=True):
+    """The last event. ``path`` is the finished file; ``stopped`` means that an error ended the run (and is raised)."""
+
+    path: Path
+    status: RunStatus
+
+
+Event = NotLocked | Probed | PlanMade | CaseStarted | CaseTick | CaseDone | RunEnded
+# It receives every event in order, in the parent process, between two cases or while one runs; it must be quick.
+Listener = Callable[[Event], None]

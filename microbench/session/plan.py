@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,22 +38,6 @@ class Selected:
     cases: tuple[Case, ...]
     named: bool
     absent: str = ""
-
-
-def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The values of each axis from ``axis=value[,value]`` as given to --set; an axis given twice gets all values.
-
-    Raises UsageError for anything else.
-    """
-    values: dict[str, tuple[str, ...]] = {}
-    for text in texts:
-        name, equals, listed = text.partition("=")
-        several = tuple(value.strip() for value in listed.split(","))
-        if not equals or not name.strip() or not all(several):
-            cause = f"--set {plain(text)} is not axis=value[,value]"
-            raise UsageError(cause, "for example --set duration_ns=1000,5000")
-        values[name.strip()] = (*values.get(name.strip(), ()), *several)
-    return values
 
 
 def select(

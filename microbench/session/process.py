@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self
 
 import msgspec
 
@@ -40,6 +40,21 @@ class Patience:
     leave_s: float = 5.0
     killed_s: float = 10.0
 
+    @classmethod
+    def of(cls, silent_s: float | None) -> Self:
+        """The usual waits, or those of a case that gives no sign of life for so long at the most."""
+        return cls(silent_s=silent_s, busy_s=silent_s) if silent_s else cls()
+
+
+@dataclass(frozen=True)
+class Seams:
+    """The parts of a run that tests replace. ``benchmarks`` names the package of benchmarks, ``backend`` the module
+    that opens devices."""
+
+    benchmarks: str = "microbench.benchmarks"
+    backend: str = "microbench.gpu.open"
+    patience: Patience = field(default_factory=Patience)
+
 
 class WorkerCrashedError(Exception):
     """The worker exited or sent an invalid message. The text names the exit status and quotes the end of stderr."""
@@ -56,15 +71,8 @@ class UnkillableWorkerError(MicrobenchError):
 class WorkerProcess:
     """A worker in a process group of its own, so that a terminal's Ctrl-C does not reach it."""
 
-    def __init__(
-        self,
-        job: Job,
-        variables: Mapping[str, str],
-        patience: Patience,
-        kill: Callable[[int, int], None] = os.killpg,
-        python: str = "",
-    ) -> None:
-        """Start ``job`` with ``variables`` added to the environment. ``kill`` sends a signal to a process group.
+    def __init__(self, job: Job, variables: Mapping[str, str], patience: Patience, python: str = "") -> None:
+        """Start ``job`` with ``variables`` added to the environment.
 
         ``python`` is another interpreter, whose environment has a microbench of its own.
         Raises MicrobenchError if the system cannot start a process.
@@ -72,7 +80,6 @@ class WorkerProcess:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self.began_s = time.monotonic()
         self._patience = patience
-        self._kill = kill
         self._wait_s = patience.busy_s  # the first message comes after the packages are imported
         self._look_every_s = LOOK_EVERY_S
         self._buffer = bytearray()
@@ -142,7 +149,7 @@ class WorkerProcess:
             began_s = time.monotonic()
             if not self._read(look_s) and state == "ended":
                 self.end()
-                raise WorkerCrashedError(f"{_exit_words(self._process.returncode)}{self._stderr_tail()}")
+                raise WorkerCrashedError(self._exit_words() + self._stderr_tail())
             # Time in which this process was stopped (Ctrl-Z) or the machine suspended does not count.
             passed_s = min(time.monotonic() - began_s, look_s)
             left_s -= passed_s
@@ -174,6 +181,12 @@ class WorkerProcess:
     def _stderr_tail(self) -> str:
         lines = [line.strip() for line in self._errors.decode(errors="replace").splitlines() if line.strip()]
         return f": {' | '.join(map(plain, lines[-3:]))}" if lines else ""
+
+    def _exit_words(self) -> str:
+        code = self._process.returncode
+        with contextlib.suppress(ValueError):
+            return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        return f"killed by signal {-code}"
 
     def _state(self) -> Literal["running", "stopped", "ended"]:
         """The state. An ended process is not reaped yet, so that no other group gets its id before the kill."""
@@ -207,7 +220,7 @@ class WorkerProcess:
         if self._process.returncode is not None:
             return
         with contextlib.suppress(OSError):
-            self._kill(self.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         try:
             self._process.wait(self._patience.killed_s)
         except subprocess.TimeoutExpired:
@@ -223,12 +236,3 @@ class WorkerProcess:
                     stream.close()
             if self._scratch:
                 self._scratch.cleanup()
-
-
-def _exit_words(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import msgspec
 from microbench.archive import store
 from microbench.core.bench import Benchmark, Preset
 from microbench.core.errors import UsageError
-from microbench.core.model import BenchmarkInfo, Outcome, Param, Run, Settings
+from microbench.core.model import BenchmarkInfo, Outcome, Run, Settings
 from microbench.core.units import plain
 from microbench.session.plan import Selected, select
 
@@ -22,18 +22,13 @@ LONGEST_LIMIT_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The arguments of ``microbench run``. ``overrides`` may hold the texts given to --set.
+    """The arguments of ``microbench run``. The settings' ``overrides`` may hold the texts given to --set.
 
     At most one is given of ``out`` (a new file), ``into`` (a run to add a session to) and ``resume`` (a run whose last
     session is completed). A resumed run keeps its selection and settings; only ``time_limit_s`` may change.
     """
 
-    select: Sequence[str] = ()
-    preset: str = "default"
-    overrides: Mapping[str, Sequence[Param]] = field(default_factory=dict)
-    device: str | None = None
-    rounds: int = 1
-    time_limit_s: float | None = None
+    settings: Settings
     out: Path | None = None
     into: str | None = None
     resume: str | None = None
@@ -91,7 +86,7 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
     resumed = earlier if request.resume else None
     if resumed:  # the cases of damaged lines are measured again
         resumed = earlier = msgspec.structs.replace(resumed, outcomes=current(resumed.outcomes), damaged_lines=0)
-    settings = _resumed(request, resumed.sessions[-1].settings) if resumed else _settings(request)
+    settings = _resumed(request.settings, resumed.sessions[-1].settings) if resumed else request.settings
     if not 1 <= settings.rounds <= MOST_ROUNDS:
         raise UsageError(f"{plain(settings.rounds, 40)} rounds are not possible", f"give 1 to {MOST_ROUNDS}")
     limit_s = settings.time_limit_s
@@ -136,25 +131,14 @@ def _file_to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
     return store.finished_path(path), store.read(path, keep_damage=request.into is not None)
 
 
-def _settings(request: RunRequest) -> Settings:
-    return Settings(
-        preset=request.preset,
-        select=tuple(request.select),
-        overrides={axis: tuple(values) for axis, values in request.overrides.items()},
-        device=request.device,
-        rounds=request.rounds,
-        time_limit_s=request.time_limit_s,
-    )
-
-
-def _resumed(request: RunRequest, stored: Settings) -> Settings:
-    """The settings of the session to complete. Raises UsageError if the request contradicts them."""
-    given, defaults = _settings(request), _settings(RunRequest())
+def _resumed(given: Settings, stored: Settings) -> Settings:
+    """The settings of the session to complete. Raises UsageError if those given contradict them."""
+    defaults = Settings()
     words = {"select": "names", "overrides": "--set", "preset": "a preset", "device": "--device", "rounds": "--rounds"}
     for name, word in words.items():
         if getattr(given, name) not in (getattr(defaults, name), getattr(stored, name)):
             raise UsageError(f"--resume keeps the settings of the run, so {word} cannot be changed", "use --into")
-    return msgspec.structs.replace(stored, time_limit_s=request.time_limit_s)
+    return msgspec.structs.replace(stored, time_limit_s=given.time_limit_s)
 
 
 def current(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

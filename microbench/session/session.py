@@ -1,9 +1,8 @@
-"""Executes a run: probe, plan, measure and write one file. Each outcome is on disk before the next case begins.
+"""Executes a run: probe, plan, measure and write one file; or measures two sides in turn, and writes none.
 
-The parent process never opens a GPU; workers do.
+Of a run each outcome is on disk before the next case begins. The parent process never opens a GPU; workers do.
 """
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,24 +19,18 @@ from microbench.archive.damage import without_damage
 from microbench.archive.runfile import ResultLostError, RunFile
 from microbench.archive.schema import SCHEMA_VERSION
 from microbench.core import errors
-from microbench.core.bench import Benchmark, discover
-from microbench.core.model import Environment, Floors, Outcome, Run, Session
+from microbench.core.bench import Benchmark, Preset, discover
+from microbench.core.model import Environment, Outcome, Run, Session, Settings
 from microbench.core.units import plain
 from microbench.core.version import __version__
-from microbench.host.affinity import find_cores, pinned
 from microbench.session.budget import LIMITS_S, Budget
-from microbench.session.events import CaseDone, Event, Listener, NotLocked, PlanMade, Probed, RunEnded, RunStatus
-from microbench.session.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
-from microbench.session.plan import Plan, PlannedCase, Process, make_plan
-from microbench.session.process import Patience, WorkerCrashedError, WorkerProcess, WorkerSilentError
+from microbench.session.messages import CaseDone, Event, Listener, NotLocked, RunEnded, RunStatus
+from microbench.session.plan import Plan, PlannedCase, Process, Selected, make_plan
+from microbench.session.process import Seams
 from microbench.session.request import Intent, RunRequest, current, examine
-from microbench.session.supervisor import Supervisor
+from microbench.session.supervisor import Machine, Workers
 
-__all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
-
-# The most workers that import packages at the same time, at most one per CPU; each may take 1 GB of memory.
-MOST_SIDE_BY_SIDE = 6
-LOOK_CLOSER = "see `microbench doctor`"
+__all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "Side", "execute", "measure_in_turn"]
 
 
 class NothingMeasuredError(errors.MicrobenchError):
@@ -46,24 +40,12 @@ class NothingMeasuredError(errors.MicrobenchError):
 
 
 @dataclass(frozen=True)
-class Seams:
-    """The parts of a run that tests replace. ``benchmarks`` names the package of benchmarks, ``backend`` the module
-    that opens devices; ``kill`` sends a signal to a process group."""
-
-    benchmarks: str = "microbench.benchmarks"
-    backend: str = "microbench.gpu.open"
-    patience: Patience = field(default_factory=Patience)
-    kill: Callable[[int, int], None] = os.killpg
-
-
-@dataclass(frozen=True)
 class RunResult:
     """A finished run. ``exit_code`` is 0, 1 if a case of this session failed, crashed or timed out, or 130."""
 
     run: Run
     path: Path
     exit_code: errors.ExitCode
-    environment: Environment
 
 
 def execute(
@@ -104,7 +86,7 @@ def execute(
 
         if file.no_lock_reason is not None:
             hear(NotLocked(intent.path, file.no_lock_reason))
-        return _Session(intent, hear, seams, file, now.isoformat(timespec="seconds")).run()
+        return _Session(intent, Workers(seams, hear), file, now.isoformat(timespec="seconds")).run()
 
 
 @dataclass
@@ -112,25 +94,19 @@ class _Session:
     """One invocation of ``execute``: passes each outcome to the file and the listener, and finishes the run."""
 
     intent: Intent
-    listener: Listener
-    seams: Seams
+    workers: Workers
     file: RunFile
     started_at: str
     began_s: float = field(default_factory=time.monotonic)
     outcomes: list[Outcome] = field(default_factory=list)
-    allowed_cpus: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(os.sched_getaffinity(0))))
 
     def run(self) -> RunResult:
         intent = self.intent
-        worker = start_worker(Process("probe", intent.settings.device, 0), self.seams, self.allowed_cpus)
         try:
-            environment, floors = probe(worker, intent.settings.device, self._budget().wait_s)
+            machine = self.workers.probe(Process("probe", intent.settings.device, 0), self._budget().wait_s)
         except KeyboardInterrupt:
             raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
-        finally:
-            worker.end()
-        self.listener(Probed(environment))
-        head = self._head(environment, floors)
+        environment, head = machine[0], self._head(machine)
         plan = make_plan(
             intent.selected,
             environment,
@@ -148,7 +124,8 @@ class _Session:
         self.file.begin(head)  # from here on this run is the last one
         status: RunStatus = "complete"
         try:
-            self._measure(plan, environment, floors, earlier_s)
+            budget = self._budget(plan.cases, earlier_s)
+            self.workers.measure(plan, [machine], budget, intent.session, self._record)
         except KeyboardInterrupt:
             if not intent.resumed and all(outcome.status == "skipped" for outcome in self.outcomes):
                 self.file.abandon(intent.earlier)
@@ -167,25 +144,7 @@ class _Session:
         exit_code = errors.ExitCode.SOME_FAILED if failed else errors.ExitCode.MEASURED
         if status == "interrupted":
             exit_code = errors.ExitCode.INTERRUPTED
-        return RunResult(run, self.file.path, exit_code, environment)
-
-    def _measure(self, plan: Plan, environment: Environment, floors: Floors, earlier_s: Mapping[str, float]) -> None:
-        budget = self._budget(plan.cases, earlier_s)
-        suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
-        core = sum(planned.core for planned in plan.cases)
-        self.listener(PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
-        for outcome in plan.skipped:
-            self._record(outcome)
-        nodes = {gpu.uuid: gpu.numa_node for gpu in environment.gpus}
-        near_node = next(iter(nodes.values()), None)
-
-        def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
-            node = nodes.get(process.device or "", near_node)
-            return start_worker(process, self.seams, self.allowed_cpus, floors, node, packages)
-
-        side_by_side = min(MOST_SIDE_BY_SIDE, len(self.allowed_cpus))
-        with pinned(find_cores(near_node).plan.parent_cores):
-            Supervisor(start, budget, self.intent.session, self._record, self.listener, side_by_side).run(plan.cases)
+        return RunResult(run, self.file.path, exit_code)
 
     def _budget(self, cases: Sequence[PlannedCase] = (), earlier_s: Mapping[str, float] | None = None) -> Budget:
         return Budget(self.intent.preset, self._limit_s(), cases, time.monotonic, self.began_s, earlier_s)
@@ -199,22 +158,14 @@ class _Session:
     def _record(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
         self.file.append(outcome)
-        self.listener(CaseDone(outcome))
+        self.workers.listener(CaseDone(outcome))
 
-    def _head(self, environment: Environment, floors: Floors) -> Run:
+    def _head(self, machine: Machine) -> Run:
         """The run as it is before this session's first outcome."""
         intent = self.intent
         earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
-        session = Session(
-            environment=environment,
-            settings=intent.settings,
-            tool_version=__version__,
-            started_at=self.started_at,
-            floors=floors,
-            simulated=any(gpu.simulated for gpu in environment.gpus),
-            commit=commit(),
-            order_seed=f"{intent.run_id} session {intent.session}",
-        )
+        seed = f"{intent.run_id} session {intent.session}"
+        session = session_of(machine, intent.settings, self.started_at, seed)
         if intent.resumed:
             # Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds
             # would not be comparable. An unknown commit is not compared.
@@ -240,32 +191,23 @@ class _Session:
         run = without_damage(run)
         processes.learn(run, store.data_folder())
         run = processes.attached(run, store.data_folder())
-        self.listener(RunEnded(self.file.path, status))
+        self.workers.listener(RunEnded(self.file.path, status))
         return run
 
 
-def start_worker(
-    process: Process,
-    seams: Seams,
-    allowed_cpus: tuple[int, ...],
-    floors: Floors | None = None,
-    near_node: int | None = None,
-    packages: tuple[str, ...] | None = None,
-) -> WorkerProcess:
-    """A worker for the process. With ``packages`` it imports them and then waits."""
-    job = Job(
-        seam=process.seam,
-        device=process.device,
-        benchmarks=seams.benchmarks,
-        backend=seams.backend,
-        parent_pid=os.getpid(),
-        floors=floors or Floors(),
-        near_node=near_node,
-        allowed_cpus=allowed_cpus,
-        packages=packages or (),
-        waits=packages is not None,
+def session_of(machine: Machine, settings: Settings, started_at: str, order_seed: str | None = None) -> Session:
+    """A session of this microbench on that machine."""
+    environment, floors = machine
+    return Session(
+        environment=environment,
+        settings=settings,
+        tool_version=__version__,
+        started_at=started_at,
+        floors=floors,
+        simulated=any(gpu.simulated for gpu in environment.gpus),
+        commit=commit(),
+        order_seed=order_seed,
     )
-    return WorkerProcess(job, dict(process.variables), seams.patience, seams.kill, process.python)
 
 
 def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> errors.MicrobenchError:
@@ -277,37 +219,6 @@ def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> 
     names = " ".join(dict.fromkeys(outcome.case.benchmark for outcome in skipped))
     cause = f"nothing can be measured here: {'; '.join(reasons)}"
     return errors.UsageError(cause, f"`microbench list {names}` shows other values")
-
-
-def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tuple[Environment, Floors]:
-    """The machine and its floors, as a worker with the job "probe" finds them.
-
-    Each message may take ``wait_s``. A broken driver may kill or hang the probe. Then its earlier messages are used; if
-    there are none, the environment has no GPU, for that reason. Raises DeviceAbsentError if the named ``device`` is
-    absent, UsageError if the name is wrong.
-    """
-    environment, floors, reason = None, Floors(), ""
-    try:
-        while not isinstance(message := worker.receive(wait_s), Ready):
-            if isinstance(message, EnvironmentFound):
-                environment = message.environment
-            elif isinstance(message, FloorsFound):
-                floors = message.floors
-            elif isinstance(message, Refused):
-                for error in (errors.DeviceAbsentError, errors.UsageError):
-                    if message.exit_code == error.exit_code:
-                        raise error(message.reason, message.next_step)
-                reason = message.reason
-                break
-        worker.close()
-    except (WorkerCrashedError, WorkerSilentError) as failure:
-        reason = str(failure)
-    if environment is None:
-        environment = Environment(no_gpu_reason=f"the search for a GPU failed: {reason}", no_gpu_next_step=LOOK_CLOSER)
-    if device is not None and not environment.gpus:
-        cause = f"{device} is not here: {environment.no_gpu_reason or 'no GPU'}"
-        raise errors.DeviceAbsentError(cause, environment.no_gpu_next_step or LOOK_CLOSER)
-    return environment, floors
 
 
 def earlier_walls(preset: str, environment: Environment) -> dict[str, float]:
@@ -337,3 +248,98 @@ def commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() or None
+
+
+# Two sides in turn, A B, B A, …, each round in processes of its own, until the caller knows enough.
+
+PRESET: Preset = "quick"
+
+
+class Side(NamedTuple):
+    """What makes a side: the variables of its processes, their interpreter, and its cases.
+
+    Cases of both sides belong together by their place; they are recorded by the first side's names.
+    """
+
+    selected: tuple[Selected, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+    python: str = ""
+
+
+class _EnoughError(Exception):
+    """The caller knows enough."""
+
+
+def measure_in_turn(
+    sides: Sequence[Side],
+    rounds: int,
+    device: str | None,
+    enough: Callable[[int, Run, Run], bool],
+    listener: Listener,
+    seams: Seams,
+) -> tuple[Run, Run]:
+    """Measure two sides, at most ``rounds`` times each, and return their runs, which are saved nowhere.
+
+    ``enough`` is asked after each pair of rounds, with their number and both runs. Raises what ``execute`` raises
+    before anything is measured, MicrobenchError if no worker can be started, and KeyboardInterrupt.
+    """
+    workers = Workers(seams, listener)
+    found: dict[tuple[object, str], Machine] = {}
+    for side in sides:
+        if (key := (side.variables, side.python)) not in found:
+            found[key] = workers.probe(Process("probe", device, 0, side.variables, python=side.python))
+    machines = [found[side.variables, side.python] for side in sides]
+    turns = _turns(sides, machines, rounds, device)
+    runs = [_run(sides[0].selected, machine, rounds, device) for machine in machines]
+    pairs = [(one.cases, other.cases) for one, other in zip(*(side.selected for side in sides), strict=True)]
+    recorded = {theirs.id: ours for first, second in pairs for ours, theirs in zip(first, second, strict=True)}
+    done: list[list[Outcome]] = [[], []]
+
+    def record(outcome: Outcome) -> None:
+        place = len(done[0]) + len(done[1])
+        own = msgspec.structs.replace(outcome, case=recorded.get(outcome.case.id, outcome.case))
+        done[turns[place].process.side].append(own)
+        listener(CaseDone(own))
+        after = turns[place + 1].turn if place + 1 < len(turns) else rounds
+        if after > turns[place].turn and enough(after, *_with(runs, done)):
+            raise _EnoughError
+
+    budget = Budget(PRESET, None, turns, time.monotonic, time.monotonic())
+    with suppress(_EnoughError):
+        workers.measure(Plan(tuple(turns), ()), machines, budget, 0, record)
+    return _with(runs, done)
+
+
+def _turns(sides: Sequence[Side], machines: Sequence[Machine], rounds: int, device: str | None) -> list[PlannedCase]:
+    """The cases of all rounds in order. Each pair of rounds begins with the side that ended the one before."""
+    every: list[list[PlannedCase]] = [[] for _ in range(rounds)]
+    for number, (side, (environment, _)) in enumerate(zip(sides, machines, strict=True)):
+        plan = make_plan(
+            side.selected, environment, device=device, rounds=rounds, order_seed="in turn", limited=False,
+            elsewhere=bool(side.python),
+        )  # fmt: skip
+        if not plan.cases:
+            raise nothing_to_measure(plan.skipped, environment)
+        for case in plan.cases:
+            variables = tuple((dict(side.variables) | dict(case.process.variables)).items())
+            process = replace(case.process, variables=variables, side=number, python=side.python)
+            every[case.turn].append(replace(case, process=process))
+    return [
+        case
+        for turn, cases in enumerate(every)
+        for case in sorted(cases, key=lambda one: one.process.side, reverse=turn % 2 == 1)
+    ]
+
+
+def _run(selected: Sequence[Selected], machine: Machine, rounds: int, device: str | None) -> Run:
+    """The run of one side, still without outcomes."""
+    now = datetime.now(UTC)
+    settings = Settings(preset=PRESET, device=device, rounds=rounds)
+    infos = tuple(chosen.benchmark.info(list(chosen.cases)) for chosen in selected if not chosen.absent)
+    session = session_of(machine, settings, now.isoformat(timespec="seconds"))
+    return Run(SCHEMA_VERSION, store.new_run_id(now), (session,), infos, ())
+
+
+def _with(runs: Sequence[Run], done: Sequence[Sequence[Outcome]]) -> tuple[Run, Run]:
+    one, other = (msgspec.structs.replace(run, outcomes=tuple(own)) for run, own in zip(runs, done, strict=True))
+    return one, other

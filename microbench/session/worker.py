@@ -131,7 +131,6 @@ def _place(error: Exception) -> str:
 def run_case(job: messages.Job, device: Device, benchmark: Benchmark, order: messages.Order, send: Send) -> Outcome:
     """Measure one case; an error becomes an outcome too."""
     began_s = monotonic()
-    send(messages.Started(order.case.id))
     if benchmark.name not in device.seen:
         device.seen.add(benchmark.name)
         send(messages.Busy("loading and compiling"))
@@ -169,12 +168,12 @@ def serve(job: messages.Job, orders: Iterable[bytes], send: Send) -> None:
         return
     benchmarks, device = opened
     if job.seam != "cold":  # cold starts are measured unpinned, as in any program
-        pin((find_cores(job.near_node).plan.worker_core,))  # after opening, so that the driver's threads stay unpinned
+        pin((find_cores(job.near_node).worker_core,))  # after opening, so that the driver's threads stay unpinned
     send(messages.Ready())
     for line in orders:
         order = msgspec.json.decode(line, type=messages.Order)
         outcome = run_case(job, device, benchmarks[order.case.benchmark], order, send)
-        send(messages.Done(outcome))
+        send(messages.CaseDone(outcome))
         if outcome.status not in ("ok", "skipped"):
             return  # the error may have broken the CUDA context: the parent starts a new process
 
@@ -187,7 +186,7 @@ def probe(job: messages.Job, send: Send) -> None:
     if isinstance(environment, messages.Refused):
         send(environment)
         return
-    send(messages.EnvironmentFound(environment))
+    send(messages.Probed(environment))
     gpu = environment.gpus[0] if environment.gpus else None
     fake = FAKE if gpu is not None and gpu.simulated else None
     floors = guarded(lambda: host_floors(backend.open_host(fake)))

@@ -12,7 +12,7 @@ Reading
 
 from typing import cast
 
-from microbench.experiments.memory.stream_arrays import StreamKernel
+from microbench.experiments.memory.stream_libraries import StreamKernel
 from microbench.experiments.memory.streams import fastest
 from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.counters import power
@@ -28,7 +28,7 @@ def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Results:
     else:
         best, shape = fastest(gpu, meter, cast(StreamKernel, load), "fp64", "cuda", size_bytes)
         yield shape
-        one_s = warm_s(best)
+        one_s = warm_s(best.submit)
         best.fresh()
         measured = list(power(meter, best.submit, one_s, best.size_bytes))
         yield from verified(measured, best.check())

@@ -10,9 +10,8 @@ from microbench.core.units import as_time, times
 from microbench.explain.graph_rules import curve_of, kernels_of
 from microbench.explain.launch_rules import call, usual_gap
 from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures, count, counted, word
-from microbench.model.constants import making_of, profiled_longer
+from microbench.model.constants import Pair, making_of, pairs, profiled_longer
 from microbench.model.fit import fit
-from microbench.model.graph_pairs import Pair, pairs
 from microbench.model.model import WAYS
 
 GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"

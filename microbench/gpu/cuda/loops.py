@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from microbench.host.graph_loops import *  # noqa: F403
     from microbench.host.loops import *  # noqa: F403
-    from microbench.host.page_loops import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
-    for place in ("loops", "graph_loops", "page_loops"):
+    for place in ("loops", "graph_loops"):
         module = importlib.import_module(f"microbench.host.{place}")
         if hasattr(module, name):
             setattr(sys.modules[__name__], name, getattr(module, name))

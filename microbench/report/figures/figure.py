@@ -11,7 +11,7 @@ from microbench.core.model import Run
 from microbench.core.units import about_size, as_time, percent, plain, quantity, three_digits, times
 from microbench.explain import compute_products, compute_verdict, graph_rules, launch_rules, link_rules, memory_levels
 from microbench.explain.link_facts import DIRECTIONS
-from microbench.model import timeline
+from microbench.model import words
 from microbench.model.fit import fit
 from microbench.model.forecast import forecast
 from microbench.report import document
@@ -60,7 +60,7 @@ def _panels(*pictures: Curve | TimeLine | Bars | None, words: tuple[Words, Words
 
 def _step(evidence: Evidence) -> Gathered:
     panels = _panels(graph.step(evidence))
-    found = timeline.findings(evidence, forecast(graph.DRAWN, fit(evidence))) if panels else []
+    found = words.to_scale(evidence, forecast(graph.DRAWN, fit(evidence))) if panels else []
     return panels, found[:1], ()
 
 

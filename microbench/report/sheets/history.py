@@ -49,16 +49,17 @@ def table(entries: Sequence[Entry], *, title: str, more: int = 0) -> Table:
         notes.append(f"{more} older runs are not listed: --last N or --all")
     rows = []
     for entry in entries:
-        head, name, label = entry.head, _short_name(entry.path.stem), entry.remarks.label
-        if head.problem:  # `show` says why; the text would be too long for the table
+        run, name, label = entry.run, _short_name(entry.path.stem), entry.remarks.label
+        if run is None:  # `show` says why; the text would be too long for the table
             rows.append((Cell(""), Cell(name, tone="first"), Cell("unreadable", tone="problem"), Cell(""), Cell(label)))
             continue
-        devices = ", ".join(gpu if count == 1 else f"{count} × {gpu}" for gpu, count in head.devices.items())
+        gpus = list({gpu.uuid: gpu.name for session in run.sessions for gpu in session.gpus}.values())
+        devices = ", ".join(f"{gpus.count(gpu)} × {gpu}".removeprefix("1 × ") for gpu in dict.fromkeys(gpus))
         rows.append((
-            Cell(head.started_at[:MINUTE].replace("T", " ")),
+            Cell(run.sessions[0].started_at[:MINUTE].replace("T", " ")),
             Cell(name, "unfinished" if entry.path.suffix == GROWING else "", tone="first"),
-            Cell(devices or "no GPU", SIMULATED if head.simulated and SIMULATED not in devices else ""),
-            Cell(" ".join(head.suites), tone="quiet"),
+            Cell(devices or "no GPU", SIMULATED if run.simulated and SIMULATED not in devices else ""),
+            Cell(" ".join(dict.fromkeys(info.suite for info in run.benchmarks)), tone="quiet"),
             Cell(label, tone="strong"),
         ))  # fmt: skip
     return Table(title, "", HISTORY_COLUMNS, tuple(rows), tuple(notes))
@@ -97,7 +98,7 @@ def sheet(
         ("runs", f"{len({point.run for point in points})} of the {looked_at} newest have it"),
         *([("unreadable", listed(names))] if names else []),
     ]
-    grades = {point.trust for members in drawn.values() for point in members}
+    grades = {point.row.trust for members in drawn.values() for point in members}
     suite = metric.partition("_")[0]
     runs = [_short_name(run) for run in list(dict.fromkeys(point.run for point in real or points))[-2:]]
     study = Study(metric, (_table(drawn, series, labels, table_rows),))
@@ -122,7 +123,7 @@ def _series_name(key: tuple[str, str], series: Series) -> str:
 
 
 def _summary(members: Sequence[Point]) -> str:
-    values, unit = [point.interval.median for point in _same_method(members)], members[-1].unit
+    values, unit = [point.row.value for point in _same_method(members)], members[-1].row.metric.unit
     if len(values) == 1:
         return quantity(values[0], unit)
     middle, low, high = float(np.median(values)), min(values), max(values)
@@ -134,8 +135,8 @@ def _summary(members: Sequence[Point]) -> str:
 
 def _same_method(members: Sequence[Point]) -> list[Point]:
     """The points measured by the newest one's method; others cannot be compared with it."""
-    newest = members[-1]
-    return [point for point in members if (point.version, point.unit) == (newest.version, newest.unit)]
+    newest = members[-1].version, members[-1].row.metric.unit
+    return [point for point in members if (point.version, point.row.metric.unit) == newest]
 
 
 def _curve(metric: str, drawn: Series, series: Series) -> Curve:
@@ -145,10 +146,10 @@ def _curve(metric: str, drawn: Series, series: Series) -> Curve:
     lines, marks = [], {}
     for tone, (key, members) in zip(TONES, drawn.items(), strict=False):
         at = [places[point.started_at, point.run] for point in members]
-        middle = tuple((x, point.interval.median) for x, point in zip(at, members, strict=True))
+        middle = tuple((x, point.row.value) for x, point in zip(at, members, strict=True))
         lines.append(Line(_series_name(key, series) if len(drawn) > 1 else "", middle, tone))
         for x, point in zip(at, members, strict=True):
-            lines.append(Line("", ((x, point.interval.low), (x, point.interval.high)), tone))
+            lines.append(Line("", ((x, point.row.interval.low), (x, point.row.interval.high)), tone))
         for before, after in pairwise(members):
             if before.version != after.version:  # figures on both sides cannot be compared
                 marks[places[after.started_at, after.run]] = f"method {after.version}"
@@ -158,8 +159,8 @@ def _curve(metric: str, drawn: Series, series: Series) -> Curve:
     dates = tuple(
         Mark(float(at), moment[:MINUTE].replace("T", " ") if one_day else moment[:DAY]) for at, moment in shown
     )
-    unit = next(iter(drawn.values()))[0].unit
-    alone = any(point.within_process for members in drawn.values() for point in members)
+    unit = next(iter(drawn.values()))[0].row.metric.unit
+    alone = any(point.row.within_process for members in drawn.values() for point in members)
     within = f", within its process for a figure with {WITHIN}" if alone else ""
     return Curve(
         title=f"{metric} over {len(moments)} sessions",
@@ -188,12 +189,12 @@ def _y_ticks(values: Sequence[float], unit: str) -> tuple[Mark, ...]:
 
 def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) -> Table:
     """The newest points first, each with its distance from the median of its series' newest method."""
-    medians = {key: float(np.median([point.interval.median for point in _same_method(drawn[key])])) for key in drawn}
+    medians = {key: float(np.median([point.row.value for point in _same_method(drawn[key])])) for key in drawn}
     points = [(key, point) for key, members in drawn.items() for point in members]
     newest_first = sorted(points, key=lambda pair: (pair[1].started_at, pair[1].run, pair[0]), reverse=True)
     rows = []
     for key, point in newest_first[:most]:
-        value, median = point.interval.median, medians[key]
+        value, median = point.row.value, medians[key]
         against = f"{(value - median) / median * 100:+.1f} %" if median else ""
         if point not in _same_method(drawn[key]):
             against = f"method {point.version}"
@@ -201,7 +202,7 @@ def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) 
             Cell(point.started_at[:MINUTE].replace("T", " ")),
             Cell(_short_name(point.run), tone="first"),
             Cell(_series_name(key, series), tone="quiet"),
-            Cell(quantity(value, point.unit), spread_of(point), trust=point.trust),
+            Cell(quantity(value, point.row.metric.unit), spread_of(point.row), trust=point.row.trust),
             Cell(against, tone="quiet"),
             Cell(labels.get(point.run, ""), tone="strong"),
         ))  # fmt: skip

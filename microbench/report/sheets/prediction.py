@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence
 from microbench.core.model import GpuInfo, Run
 from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread
-from microbench.model import timeline, whatif, words
+from microbench.model import whatif, words
 from microbench.model.constants import Constant
 from microbench.model.forecast import Forecast, Prediction, forecast, unchanged
 from microbench.model.model import CONSTANTS, LIMITS, Limit
@@ -199,7 +199,7 @@ def _advice_table(forecast: Forecast) -> Table:
 
 def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
     if name in CONSTANTS:
-        unit, about = CONSTANTS[name]
+        unit, about, _ = CONSTANTS[name]
     else:
         kind, layer, *arguments = name.split(".")
         takes = f", {arguments[0]} argument{'' if arguments == ['1'] else 's'}" if kind == "call" else ""
@@ -284,7 +284,7 @@ def _comparing_section(
     stacks = tuple(
         _stack(f"{prediction.way} {_short(name)}", prediction)
         for pair in pairs
-        for name, prediction in zip(names, pair.both, strict=True)
+        for name, prediction in zip(names, pair[:2], strict=True)
     )
     title = f"what if: {words.described(before.workload, before.fit.titles)}"
     path = "; ".join(dict.fromkeys((PATH, *words.drawn_as(before), *words.drawn_as(after))))
@@ -311,7 +311,7 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[BeforeAfter],
             Cell(whatif.in_words(pair) if changed else "", tone="strong"),
         )
         for pair in pairs
-        for changed, prediction in enumerate(pair.both)
+        for changed, prediction in enumerate(pair[:2])
     ]
     return Table(WAYS, "", titles, tuple(rows), notes)
 
@@ -324,8 +324,8 @@ def timeline_sheet(side: Side) -> Report:
     if len(title) > LONGEST_TITLE:  # cut behind a comma if possible
         cut = title[:LONGEST_TITLE]
         title = f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"
-    verdict, *findings = timeline.findings(side.evidence, step)
+    verdict, *findings = words.to_scale(side.evidence, step)
     drawn = tuple(pictures(step, in_words(step.workload)))
-    section = Section(timeline.SUITE, f"timeline: {title}", drawn, (), (*findings, *grounds), verdict)
+    section = Section(words.TO_SCALE, f"timeline: {title}", drawn, (), (*findings, *grounds), verdict)
     footer = (f"costs from run {side.run.run_id}", "in figures: microbench predict --help")
     return headed(side, sections=(section,), footer=footer)

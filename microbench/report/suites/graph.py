@@ -7,9 +7,9 @@ from microbench.analysis.graph_steps import kernel_counts, layer_titles
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
 from microbench.explain import graph_rules
+from microbench.model.constants import pairs
 from microbench.model.fit import fit, missing
 from microbench.model.forecast import forecast
-from microbench.model.graph_pairs import pairs
 from microbench.model.model import WAYS
 from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report.curves import ticks
@@ -103,7 +103,7 @@ def life(evidence: Evidence) -> Bars | None:
         return None
     bars = []
     for name, line in lines.items():
-        misfits = (Cell(percent(share), tone="quiet") for share in (line.misfit.median, line.misfit.largest))
+        misfits = (Cell(percent(share), tone="quiet") for share in (line.median_off, line.most_off))
         cells = (Cell(as_time(line.slope), tone="strong"), Cell(as_time(line.constant)), *misfits)
         tone: Tone = "second" if name in ("relaunch", "node") else "first"
         bars.append(Bar(PHASES[name], max(line.slope, 0.0), None, cells, tone))

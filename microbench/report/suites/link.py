@@ -282,8 +282,8 @@ def fits(evidence: Evidence) -> Table | None:
             Cell(quantity(fit.bandwidth, "B/s"), tone="strong"),
             Cell(about_size(fit.size_for(links.HALF)), tone="strong"),
             Cell(about_size(fit.size_for(links.MOST))),
-            Cell(percent(fit.line.misfit.median), tone="quiet"),
-            Cell(percent(fit.line.misfit.largest), tone="quiet"),
+            Cell(percent(fit.line.median_off), tone="quiet"),
+            Cell(percent(fit.line.most_off), tone="quiet"),
         )
         for direction in links.DIRECTIONS
         for memory in links.MEMORIES

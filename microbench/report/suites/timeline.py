@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import sentence
 from microbench.analysis.graph_steps import kernels_in_words
 from microbench.core.units import as_time, percent
-from microbench.model import timeline, words
+from microbench.model import words
 from microbench.model.forecast import Forecast
 from microbench.model.model import Act, Played, Work, acts
 from microbench.model.model import Span as PlayedSpan
@@ -285,8 +285,8 @@ def pictures(predicted: Forecast, what: str) -> list[TimeLine]:
 
 def in_words(workload: Workload) -> str:
     """The step in words for a title below one that names it."""
-    step = timeline.alike(workload)
-    return "the step" if step is None else f"a step of {kernels_in_words(step.kernels, step.duration_s)}"
+    step = words.alike(workload)
+    return "the step" if step is None else f"a step of {kernels_in_words(step.count, step.durations_s[0])}"
 
 
 def time_ticks(length_s: float, from_s: float = 0.0) -> tuple[Mark, ...]:

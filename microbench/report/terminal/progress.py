@@ -18,7 +18,7 @@ from microbench.core.units import quantity, spread, wall
 from microbench.report.document import Tone
 from microbench.report.tables import STATUS_WORDS
 from microbench.report.terminal.terminal import Painter
-from microbench.session.events import CaseDone, CaseStarted, CaseTick, Event, NotLocked, PlanMade, Probed, RunEnded
+from microbench.session.messages import CaseDone, CaseStarted, CaseTick, Event, NotLocked, PlanMade, Probed, RunEnded
 
 REFRESHES_PER_S = 4
 RECENT_CASES = 8
