@@ -14,7 +14,7 @@ from microbench.core.model import Run
 from microbench.report.document import Bar, Bars, Cell, Column, Table
 from microbench.report.figures.figure import Figure, Panel
 from microbench.report.page.page import Page, Subject, build
-from microbench.report.sheets import screen, view
+from microbench.report.sheets import view
 
 CODE = (
     "<script>window.broken=1</script>", '"><img src=x onerror=window.broken=1>',
@@ -51,7 +51,7 @@ def hostile_run(text: str) -> Run:
 
 
 def page_of(*runs: Run, figures: Sequence[Figure] = (), most_bytes: int = 3_000_000) -> Page:
-    subjects = [Subject(run.run_id, run, evidence_by_device(run), view.build(run), screen.screen(run)) for run in runs]
+    subjects = [Subject(run.run_id, run, evidence_by_device(run), view.build(run), view.screen(run)) for run in runs]
     return build(subjects, figures, most_bytes=most_bytes)
 
 

@@ -17,7 +17,7 @@ from microbench.core.units import quantity
 from microbench.explain import answer
 from microbench.explain.answer import answers, most_important
 from microbench.explain.rules import findings
-from microbench.report.sheets.screen import screen, with_one_noise
+from microbench.report.sheets.view import screen, with_one_noise
 
 WHOLE = make_run()
 

@@ -5,10 +5,18 @@ from compute_evidence import HEAT, POWER_CAP, figures, instructions, made, produ
 from read_findings import by_rule, check, evidence
 
 from microbench.core.model import Fact, Outcome, Run, Series
-from microbench.explain.compute_power import drawn_share, nvml_clock_hz
 from microbench.explain.compute_products import bandwidth_roof, compute_roof, fed_sizes, rivals, shaped
-from microbench.explain.compute_units import best_products, halves, held_by, reached
-from microbench.explain.compute_units import instructions as alu_instructions
+from microbench.explain.compute_units import (
+    ALUS,
+    PER_CLOCK,
+    best_products,
+    halves,
+    held_by,
+    in_flight,
+    rates,
+    reached,
+)
+from microbench.explain.compute_verdict import drawn_share, nvml_clock_hz
 
 EITHER = "hardware slowdown by power brake or thermal limit"
 
@@ -86,8 +94,9 @@ def test_sizes_and_libraries_are_compared_within_a_type() -> None:
 def test_accumulation_and_instructions_in_flight_are_worked_out() -> None:
     short, long = halves(evidence(fp16(1.5)))
     assert short.value / long.value == pytest.approx(1.5)
-    in_flight = {alu.operation: alu.in_flight for alu in alu_instructions(evidence(made(FMA, MAD)))}
-    assert in_flight == {"fma_fp32": pytest.approx(16.0), "mad_int32": None}
+    one = evidence(made(FMA, MAD))
+    flying = {row.params["operation"]: in_flight(one, row) for row in rates(one, ALUS, PER_CLOCK)}
+    assert flying == {"fma_fp32": 16, "mad_int32": None}
 
 
 def test_what_bounds_a_shape_follows_this_runs_own_roofs() -> None:

@@ -87,7 +87,7 @@ def told(of: dict[str, Any], seen: Session) -> str:
 
 
 def test_what_each_machine_is_told() -> None:
-    effects = ({effect.name: effect.when[0] if effect.when else "32"} for effect in EFFECTS)
+    effects = ({name: when[0] if when else "32"} for name, _, _, when in EFFECTS)
     texts = [told(facts, session(**facts)) for facts in (*FACTS, *effects)]
     texts += [told(fields, session(gpu=fields)) for fields in FIELDS]
     slow = session(clock_source="hpet", floors=Floors(timer_call_s=1.2e-6))
@@ -131,8 +131,8 @@ def test_gpu_rules_are_silent_without_cause(fields: dict[str, Any]) -> None:
 
 
 def test_every_variable_with_an_effect_is_recorded() -> None:
-    for effect in EFFECTS:
-        assert effect.name in LAUNCH_VARIABLES or effect.name.startswith(LAUNCH_PREFIXES)
+    for name, *_ in EFFECTS:
+        assert name in LAUNCH_VARIABLES or name.startswith(LAUNCH_PREFIXES)
 
 
 def test_rules_ask_for_facts_that_exist(tmp_path: Path) -> None:

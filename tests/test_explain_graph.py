@@ -8,7 +8,8 @@ from read_findings import by_rule, evidence
 from microbench.analysis.evidence import Finding
 from microbench.analysis.graph_steps import usual_kernels
 from microbench.core.model import Run
-from microbench.explain import graph_facts as graphs
+from microbench.explain import graph_rules as graphs
+from microbench.explain.graph_rules import AROUND, Cost, equal_at
 from microbench.model.constants import Pair, pairs
 from microbench.model.fit import fit
 
@@ -54,12 +55,12 @@ def test_making_lies_between_that_of_measured_counts() -> None:
 
 
 def test_from_how_many_nodes_the_whole_update_is_cheaper() -> None:
-    few, all_of = graphs.Cost("set_params", 1, 1.0, ()), graphs.Cost("set_params", 101, 11.0, ())
+    few, all_of = Cost(1, 1.0, ()), Cost(101, 11.0, ())
     for whole_s, count in ((6.0, pytest.approx(51)), (20.0, None), (0.5, 1)):
-        assert graphs.equal_at([few, all_of], graphs.Cost("exec_update", 101, whole_s, ())) == count
+        assert equal_at([few, all_of], whole_s) == count
     # Each of the three cases has its advice.
-    cheap = scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.3, way="exec_update")
-    cheaper = scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.01, way="exec_update")
+    cheap = scaled(WHOLE, "graph_update", ("change", *AROUND, "next_replay"), 0.3, way="exec_update")
+    cheaper = scaled(WHOLE, "graph_update", ("change", *AROUND, "next_replay"), 0.01, way="exec_update")
     assert len({finding_of("graph.update", run).advice for run in (WHOLE, cheap, cheaper)}) == 3
 
 

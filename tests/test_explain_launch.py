@@ -1,17 +1,16 @@
 """The rules of the launch suite: severity and figures on made runs, silence without cause, and their facts."""
 
 import pytest
-from changed_run import changed, with_metrics, without
+from changed_run import changed, scaled, with_metrics, without
 from make_run import make_run, measurement, outcome, outcomes_of
 from msgspec.structs import replace
 from read_findings import by_rule, check, evidence
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.model import Measurement, Run
-from microbench.explain.launch_facts import plateau_end, slope, sweep, wait_words
+from microbench.explain.launch_rules import wait_words
 from microbench.explain.rules import findings, of_suite
-from microbench.report.sheets.screen import screen
-from microbench.report.sheets.view import build
+from microbench.report.sheets.view import build, screen
 from microbench.report.suites.launch import waiting
 
 WHOLE = make_run()
@@ -51,10 +50,12 @@ def test_noisy_rows_are_warned_about() -> None:
         assert advice in section.findings[-1].advice
 
 
-def test_plateau_ends_at_the_first_period_above_the_margin() -> None:
-    assert plateau_end(sweep(evidence(WHOLE), "period")) == pytest.approx((2.5e-6, 3.5e-6), rel=0.02)
-    assert plateau_end(sweep(evidence(WHOLE), "period")[:3]) is None
-    assert plateau_end([]) is None
+def test_a_plateau_ends_at_the_first_period_above_the_margin() -> None:
+    for duration_ns, ends in ((0, "5.50 µs and 10.5 µs"), (1000, "997 ns and 1.50 µs")):
+        bent = scaled(WHOLE, "launch_duration", "period", 3.0, duration_ns=duration_ns)
+        check(finding_of("launch.starving", bent), "warning", "the duration sweep disagrees", f"lies between {ends}")
+    without_long = changed(WHOLE, lambda one: None if one.case.params.get("duration_ns", 0) > 1000 else one)
+    check(finding_of("launch.starving", without_long), "advice", "launch-bound below 2.48 µs")
 
 
 def test_a_wait_is_named_with_the_kernel_before_it() -> None:
@@ -80,12 +81,6 @@ def test_the_table_of_waits_needs_kernels_of_several_lengths() -> None:
     table = waiting(evidence(WHOLE))
     assert [column.title for column in table.columns] == ["", "empty", "30 µs", "1 ms", "20 ms"]
     assert [next(cell.text for cell in row) for row in table.rows] == ["spin", "yield", "block", "event that blocks"]
-
-
-def test_slope_is_that_of_the_least_squares_line() -> None:
-    assert slope([(0, 1769.0), (1000, 2859.0), (2000, 3949.0)]) == pytest.approx(1.09)
-    assert slope([(0, 1.0)]) is None
-    assert slope([]) is None
 
 
 def test_each_gpu_is_explained_by_its_own_figures() -> None:

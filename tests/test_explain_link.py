@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import rows
-from microbench.core.model import Fact, Outcome, Run
+from microbench.core.model import Outcome, Run
 from microbench.explain import link_facts as links
 from microbench.explain import rules
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
@@ -49,7 +49,7 @@ def test_facts_are_read_by_kind() -> None:
     assert facts.now == links.Speed(5, 16)
     assert [hop.kind for hop in facts.hops()][-1] == "root port"
     assert facts.topology() == {"gpu1": "PIX", "mlx5_0": "NODE"}
-    odd = links.LinkFacts([Fact("generation_now", True), Fact("lanes_now", 16), Fact("acs", 1), Fact("root", 3)])
+    odd = links.LinkFacts(generation_now=True, lanes_now=16, acs=1, root=3)
     assert odd.now is None
     assert odd.flag("acs") is None
     assert odd.text("root") is None
@@ -163,6 +163,6 @@ def test_shared_uplinks_list_the_worst_of_each_gpu() -> None:
 def test_pairs_are_measured_refused_or_failed() -> None:
     assert len(links.pairs(evidence(SEVERAL), "engine_write")) == 12
     refused = evidence(peer_outcomes(SEVERAL, "skipped", "no peer access", second=1))
-    assert links.refusals(refused) == {"no peer access": [links.Pair(0, 1), links.Pair(2, 1), links.Pair(3, 1)]}
+    assert links.lacking(refused)[0] == {"no peer access": [links.Pair(0, 1), links.Pair(2, 1), links.Pair(3, 1)]}
     failed = evidence(peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1))
-    assert (links.refusals(failed), links.failures(failed)) == ({}, {"byte 3 differs": [links.Pair(0, 1)]})
+    assert links.lacking(failed) == ({}, {"byte 3 differs": [links.Pair(0, 1)]})

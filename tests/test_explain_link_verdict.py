@@ -23,8 +23,8 @@ from read_findings import check_shape, drawn
 
 from microbench.core.model import Fact, LinkInfo, Outcome, Param, Run
 from microbench.experiments.link.copies import BUSY_FACT
-from microbench.explain.link_causes import causes
 from microbench.explain.link_facts import OTHERS_BUSY
+from microbench.explain.link_verdict import causes
 
 
 def only(size_bytes: int, most: bool, run: Run) -> Run:

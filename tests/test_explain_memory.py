@@ -8,10 +8,9 @@ from read_findings import by_rule, evidence
 
 from microbench.core.model import GpuInfo, Outcome, Run
 from microbench.explain.memory_access import engine
-from microbench.explain.memory_levels import latency_levels
-from microbench.explain.memory_stream import largest_bytes, shape_words
+from microbench.explain.memory_levels import largest_bytes, latency_levels, shape_words
 from microbench.explain.memory_verdict import causes
-from microbench.report.suites.memory import ENOUGH, energies, in_flight
+from microbench.report.suites.memory import ENOUGH, by_dtype, energies, in_flight
 
 GIB, MIB = 1 << 30, 1 << 20
 WHOLE = in_one_round(bundled("memory"))
@@ -116,3 +115,14 @@ def test_energy_of_a_byte_and_what_is_above_idle() -> None:
     for run, above in ((compute_evidence.made(idle, read), "75.0 pJ/B"), (compute_evidence.made(read), "–")):
         first, *_ = energies(evidence(run)).rows
         assert [cell.text for cell in first] == ["read", "480 W", "100 pJ/B", above]
+
+
+def test_types_of_elements_stand_side_by_side_where_several_were_measured() -> None:
+    chosen = {"kernel": "triad", "implementation": "cuda", "size_bytes": GIB}
+    rates = {"int8": 3e12, "fp64": 4e12}
+    each = [compute_evidence.figures("memory_stream", {"bandwidth": rate}, dtype=dtype, **chosen)
+            for dtype, rate in rates.items()]  # fmt: skip
+    table = by_dtype(evidence(compute_evidence.made(*each)))
+    assert [column.title for column in table.columns] == ["", "fp64", "int8"]
+    assert [[cell.text for cell in row] for row in table.rows] == [["triad", "4000", "3000"]]
+    assert by_dtype(evidence(compute_evidence.made(*each[:1]))) is None

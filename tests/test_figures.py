@@ -103,14 +103,14 @@ def test_a_figure_is_small_always_the_same_and_palettes_change_its_colours_only(
     light, dark = (figure(name).svg(palette).decode() for palette in (LIGHT, DARK))
     assert some(drawn(name, evidence(name))).svg(LIGHT).decode() == light
     assert len(light) < 60_000
-    assert LIGHT.ground in light
-    assert DARK.ground in dark
-    colours = re.compile("|".join({*LIGHT, *DARK}), re.IGNORECASE)
+    assert LIGHT["ground"] in light
+    assert DARK["ground"] in dark
+    colours = re.compile("|".join({*LIGHT.values(), *DARK.values()}), re.IGNORECASE)
     assert colours.sub("", light) == colours.sub("", dark)
     assert not re.search(r"#[0-9a-f]{6}", colours.sub("", light)), "every colour comes from the palette"
     canvas = Canvas(540)
     figure(name).draw(canvas)
-    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', canvas.svg(PAGE))) <= {*PAGE, "none"}
+    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', canvas.svg(PAGE))) <= {*PAGE.values(), "none"}
 
 
 @pytest.mark.parametrize("width", [340.0, 540.0, 860.0])
@@ -258,8 +258,8 @@ def difference(one: str, other: str, seen: str) -> float:
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
     for tone in ("ink", "muted", "good", "note", "problem", *document.SERIES_TONES):
-        assert contrast(getattr(palette, tone), palette.ground) >= 4.5
-    assert contrast(palette.quiet, palette.ground) >= 3.0
+        assert contrast(palette[tone], palette["ground"]) >= 4.5
+    assert contrast(palette["quiet"], palette["ground"]) >= 3.0
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])

@@ -140,6 +140,7 @@ def test_no_rule_raises_whatever_is_missing_or_odd(suite: str, data: st.DataObje
 
 def test_every_rule_is_listed() -> None:
     unlisted = []
+    applied = [rule for rules in RULES.values() for rule in rules]
     for path in (PACKAGE / "explain").glob("*.py"):
         for node in ast.parse(path.read_text("utf-8")).body:
             if not isinstance(node, ast.FunctionDef) or node.returns is None or node.name.startswith("_"):
@@ -147,7 +148,7 @@ def test_every_rule_is_listed() -> None:
             takes = [argument.arg for argument in node.args.args]
             if ast.unparse(node.returns) == "Finding | None" and takes == ["evidence"]:
                 module = importlib.import_module(f"microbench.explain.{path.stem}")
-                unlisted += [f"{path.name}: {node.name}"] if getattr(module, node.name) not in module.RULES else []
+                unlisted += [f"{path.name}: {node.name}"] if getattr(module, node.name) not in applied else []
     assert unlisted == [], "add these functions to RULES at the end of their file"
     assert all(len(set(rules)) == len(rules) for rules in RULES.values())
 

@@ -51,7 +51,7 @@ def test_marks_keep_their_words_and_do_not_cross_another_where_a_side_is_free(
 ) -> None:
     marks = tuple(Mark(at, f"a mark at {at}") for at in places)
     one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
-    text = "\n".join(lines_of(curve(one, 60, 10, fine=True)))
+    text = "\n".join(lines_of(curve(one, 60, 10)))
     assert all(words in text for words in expected)
 
 

@@ -18,7 +18,7 @@ from microbench.analysis.stats import Interval, Summary, combined_trust, rounds_
 from microbench.archive import store
 from microbench.archive.export import to_csv, to_json
 from microbench.core.model import Measurement
-from microbench.report.page.details import details
+from microbench.report.page.details import Detail, details
 from microbench.report.sheets import view
 from microbench.report.tables import levels_words
 
@@ -106,8 +106,10 @@ def test_one_process_at_two_levels_says_so_in_tables_details_and_exports() -> No
     cells = [cell for line in table.rows for cell in line if cell.of == "launch_cost submit"]
     assert [cell.note for cell in cells] == ["two levels"]
     assert f"two levels: submit {words}" in table.notes
-    shown = next(each for each in details(evidence_by_device(run)).found if each.title == "launch_cost: submit")
-    assert dict(shown.words)["two levels"] == words
+    found: list[Detail] = []
+    details(evidence_by_device(run), found)
+    shown = next(each for each in found if each["title"] == "launch_cost: submit")
+    assert dict(shown["words"])["two levels"] == words
     cells = csv.DictReader(io.StringIO(to_csv(run)))
     written = next(line for line in cells if (line["benchmark"], line["metric"]) == ("launch_cost", "submit"))
     assert row.levels == (float(written["low_level"]), float(written["high_level"]))

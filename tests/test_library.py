@@ -141,10 +141,10 @@ def test_a_run_draws_what_the_command_draws(reference: mb.RecordedRun) -> None:
     assert page.count("<svg") >= 7
     assert [one.rule for one in reference.findings]
     # The command leaves out pictures that would make the page of a suite long, and says how many.
-    lines = str(reference.part("link")).splitlines()
-    left_out = [one for one in command("show", "nvidia-h200", "link").splitlines() if one not in lines]
+    lines = str(reference.part("memory")).splitlines()
+    left_out = [one for one in command("show", "nvidia-h200", "memory").splitlines() if one not in lines]
     assert [re.sub(r"\d+ more pictures?", "N more", one) for one in left_out] == [
-        "N more: microbench show nvidia-h200 link --all"
+        "N more: microbench show nvidia-h200 memory --all"
     ]
     for part in ("launch_kind", "ladder"):
         text, page = drawn(reference.part(part))

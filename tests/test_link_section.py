@@ -61,7 +61,7 @@ def test_no_path_where_nothing_is_known_or_memory_is_shared() -> None:
 
 def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
     one = made_path()
-    across, wider, down = (lines_of(way(one, width, fine=True)) for width in (80, 120, 60))
+    across, wider, down = (lines_of(way(one, width)) for width in (80, 120, 60))
     assert (len(across), {len(line) for line in across}) == (4, {80})
     assert across[2].startswith("│ NUMA 1 ├───┤ 39:01.0   ├───────┤")
     assert "│5.0 x16│" in across[1]

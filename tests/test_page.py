@@ -20,7 +20,7 @@ from microbench.archive import remarks, schema, store
 from microbench.core.errors import ExitCode
 from microbench.core.model import Run, Settings
 from microbench.report.document import Phrase, Portion, Prose, Section, Stack, Stacks, TimeLine
-from microbench.report.page.details import BINS, details
+from microbench.report.page.details import BINS, Detail, details
 from microbench.report.page.machine import commands
 from microbench.report.page.page import SAMPLE_STEPS, Subject, build, thinned
 from microbench.report.page.templates import sort_key
@@ -205,17 +205,17 @@ def test_samples_that_stay_are_evenly_spaced_and_keep_their_digits() -> None:
 
 def test_details_tell_every_row_and_their_columns_count_every_sample(run: Run) -> None:
     found = rows(run)
-    told = details(evidence_by_device(run, found))
-    assert len(told.found) == len(found)
+    told: list[Detail] = []
+    place = details(evidence_by_device(run, found), told)
+    assert len(told) == len(found)
     row = next(one for one in found if one.benchmark == "launch_cost" and one.metric.name == "submit")
-    place = some(told.place(row.device, "launch_cost submit"))
-    one = told.found[place]
-    assert (one.value, dict(one.words)["3 rounds"].count("·")) == ("3.21 µs", 2)
-    samples, calls = one.pictures
-    assert (len(samples.counts), sum(samples.counts)) == (BINS, sum(summary.n for summary in row.summaries))
-    assert calls.title.startswith(f"{row.summaries[0].n and sum(calls.counts)} single calls")
-    assert told.place("GPU-of-another", "host_call[how=python] call") is not None
-    assert told.place(row.device, "no such row") is None
+    one = told[some(place(row.device)("launch_cost submit"))]
+    assert (one["value"], dict(one["words"])["3 rounds"].count("·")) == ("3.21 µs", 2)
+    samples, calls = one["pictures"]
+    assert (len(samples["counts"]), sum(samples["counts"])) == (BINS, sum(summary.n for summary in row.summaries))
+    assert calls["title"].startswith(f"{row.summaries[0].n and sum(calls['counts'])} single calls")
+    assert place("GPU-of-another")("host_call[how=python] call") is not None
+    assert place(row.device)("no such row") is None
 
 
 def test_figures_lead_to_the_details_of_their_row(run: Run, html: str) -> None:

@@ -156,7 +156,7 @@ def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
 def test_bars_are_to_scale_and_name_their_portions() -> None:
     long = Stack("long", (Portion("host", 6.0, "6 s", "first"), Portion("kernel", 2.0, "2 s", "second")), "8 s")
     short = Stack("short", (Portion("kernel", 2.0, "2 s", "second"), Portion("sync", 0.0, "0 s", "quiet")), "2 s")
-    lines = lines_of(charts.stacks(Stacks("", "", (long, short)), 52, fine=True))
+    lines = lines_of(charts.stacks(Stacks("", "", (long, short)), 52))
     assert (lines[0].count("█"), lines[0].count("▓")) == (3 * lines[0].count("▓"), lines[3].count("▓"))
     assert lines[0].endswith("  8 s")
     assert "█ host 6 s  ▓ kernel 2 s" in lines[1]
@@ -169,7 +169,7 @@ def test_bars_are_to_scale_and_name_their_portions() -> None:
 )
 def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) -> None:
     made = tuple(Portion("name", value, "1.00 ms, 5 %", tone) for value, tone in portions)
-    drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, fine=True)
+    drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width)
     bar = lines_of(drawing)[0]
     assert len(bar) <= width
     total = sum(value for value, _ in portions)

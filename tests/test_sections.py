@@ -53,7 +53,7 @@ def test_pictures_come_first_and_every_benchmark_has_its_table(suite: str, kinds
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_pictures_without_their_figures_are_left_out(suite: str) -> None:
-    assert SUITES[suite].pictures(evidence(HOST)) == []
+    assert view.pictures(suite, evidence(HOST)) == []
 
 
 @pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])

@@ -23,7 +23,7 @@ from microbench.archive import schema, store
 from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import typed_time
+from microbench.core.units import to_ascii, typed_time
 from microbench.model import words
 from microbench.model.fit import fit_for
 from microbench.model.forecast import Forecast, forecast
@@ -72,8 +72,8 @@ def told(workload: Workload, run: Run = WHOLE, width: int = 100) -> str:
     return drawn(sheet(workload, run), width, brief=True)
 
 
-def time_line(one: TimeLine, width: int, fine: bool = True) -> list[str]:
-    return lines_of(plots.time_line(one, width, fine=fine, inverse=False))
+def time_line(one: TimeLine, width: int) -> list[str]:
+    return lines_of(plots.time_line(one, width, inverse=False))
 
 
 def plain(count: int, duration_s: float, layer: str = LOOP_LAYER) -> Workload:
@@ -100,8 +100,7 @@ def test_drawn_lanes_are_in_order_and_inside(of: list[Part], streams: int, queue
             assert all(later.begin_s >= earlier.end_s - 1e-12 for earlier, later in itertools.pairwise(solid))
             assert all(0 < span.level <= 1 for span in one.spans)
         for width in (47, 67, 107):
-            for fine in (True, False):
-                assert set(map(len, time_line(picture, width, fine))) == {width}
+            assert set(map(len, time_line(picture, width))) == {width}
 
 
 def test_a_saving_too_small_to_draw_leaves_the_end_of_the_length_alone() -> None:
@@ -178,12 +177,12 @@ def test_what_a_step_looks_like() -> None:
 def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
     spans = tuple(Span(begin, begin + 1.0, "", "second") for begin in (0.0, 1.0, 2.25))
     one = TimeLine("", "", 4.0, (), (Lane("x", spans),))
-    assert [time_line(one, 3 + 9, fine)[1][3:] for fine in (True, False)] == ["█▌██▐█▌  ", "█ █ ██   "]
+    assert time_line(one, 3 + 9)[1][3:] == "█▌██▐█▌  "
 
 
 def test_labels_stand_on_blocks_where_there_is_colour() -> None:
     one = TimeLine("", "", 1.0, (), (Lane("x", (Span(0.0, 1.0, "7", "second"),)),))
-    (_, line) = plots.time_line(one, 3 + 11, fine=True, inverse=True)
+    (_, line) = plots.time_line(one, 3 + 11, inverse=True)
     assert (" 7 ", "on_second") in line
 
 
@@ -192,7 +191,8 @@ def test_levels_are_as_high_as_their_mean_and_never_out_of_sight() -> None:
     levels = ((0.0, 1.0, 1.0), (1.0, 2.0, 0.5), (2.0, 2.5, 1.0), (3.2, 3.21, 0.2))
     spans = tuple(Span(begin, end, "", "first", "level", level) for begin, end, level in levels)
     one = TimeLine("", "", 10.0, (), (Lane("x", spans),))
-    assert (time_line(one, 3 + 11)[1][3:9], time_line(one, 3 + 11, fine=False)[1][3:9]) == ("█▄▄▁  ", "#==.  ")
+    assert time_line(one, 3 + 11)[1][3:9] == "█▄▄▁  "
+    assert to_ascii("█▄▄▁  ") == "#==.  "
 
 
 def test_a_page_without_blocks_is_ascii() -> None:

@@ -209,7 +209,7 @@ def test_every_slot_can_be_filled(one: Topic) -> None:
 @each_topic
 def test_the_reference_has_a_short_text_of_several_paragraphs(one: Topic) -> None:
     text = compose(one, reference(one.name))
-    drawn = layout.prose(Prose("", "", tuple(map(phrases, text.paragraphs))), NARROW, fine=True)
+    drawn = layout.prose(Prose("", "", tuple(map(phrases, text.paragraphs))), NARROW)
     assert len(text.paragraphs) >= 3
     assert FEWEST_LINES <= len([line for line in drawn if line]) <= MOST_LINES
     assert set(one.needs) <= figures_of(one, reference(one.name)).keys()
@@ -399,7 +399,7 @@ def test_prose_keeps_every_word_and_breaks_no_figure(written: list[Phrase], widt
         not any(before.whole and after.whole for before, after in itertools.pairwise(written))
     )  # no text has two in a row
     one = Prose("", "", (tuple(written),))
-    lines = ["".join(text for text, _ in line) for line in layout.prose(one, width, fine=True)]
+    lines = ["".join(text for text, _ in line) for line in layout.prose(one, width)]
     text = "".join(phrase.text for phrase in written)
     unbroken = "".join(phrase.text.replace(" ", "_") if phrase.whole else phrase.text for phrase in written).split()
     longest = max(map(len, unbroken), default=0)

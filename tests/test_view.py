@@ -31,7 +31,7 @@ def test_a_run_without_a_gpu_says_why_and_what_to_do() -> None:
     banner = next(banner for banner in report.banners if banner.word == "NO GPU")
     assert (banner.text, banner.next_step) == ("no driver", "install one")
     assert [section.suite for section in report.sections] == ["host"]
-    assert launch.pictures(evidence_by_device(make_run(gpu=False))[0]) == []
+    assert view.pictures("launch", evidence_by_device(make_run(gpu=False))[0]) == []
     assert view.build(Run(1, "empty", (), (), ())).sections == ()
 
 

@@ -14,11 +14,11 @@ from microbench.analysis.graph_steps import kernels_in_words, layer_titles, titl
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, counted, percent, quantity, times
-from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict, own
+from microbench.explain import compute_verdict, link_facts, link_verdict, memory_levels, memory_verdict, own
 from microbench.explain.compute_units import POWER_LIMIT, USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
-from microbench.explain.graph_facts import break_even
-from microbench.explain.launch_facts import call, crossover_s, libraries, unmeasured
+from microbench.explain.graph_rules import break_even
+from microbench.explain.launch_rules import call, crossover_s, libraries, unmeasured
 from microbench.explain.memory_levels import latency_levels
 from microbench.explain.rules import NOISE
 from microbench.model.constants import Pair, pairs
@@ -78,10 +78,9 @@ def launch(evidence: Evidence) -> Answer | None:
     parts = [Part(f"{as_time(fitted.value if fitted else submit.value)} a launch", submit)]
     parts += [Part(f"{as_time(trip.value)} launch and wait", trip)] if trip is not None else []
     shortest_s = crossover_s(evidence)
-    if shortest_s is not None and shortest_s > 0:
-        parts.append(Part(f"launch-bound below {as_time(shortest_s)} kernels"))
-    elif shortest_s is not None:
-        parts.append(Part("even empty kernels keep the GPU busy"))
+    if shortest_s is not None:
+        bound = f"launch-bound below {as_time(shortest_s)} kernels"
+        parts.append(Part(bound if shortest_s > 0 else "even empty kernels keep the GPU busy"))
     return Answer("launch", tuple(parts))
 
 
@@ -173,8 +172,8 @@ def memory(evidence: Evidence) -> Answer | None:
         for each in memory_verdict.reached(evidence)
         if each.what in ("read", "copy", "triad")
     ]
-    for name, words in memory_stream.IMPLEMENTATIONS.items():
-        lost = memory_stream.losses(evidence, name) if name != memory_stream.NATIVE else []
+    for name, words in memory_levels.IMPLEMENTATIONS.items():
+        lost = memory_levels.losses(evidence, name) if name != memory_levels.NATIVE else []
         if lost:
             worst = max(lost, key=lambda loss: loss.share)
             parts.append(Part(f"{words} loses up to {percent(worst.share)} ({worst.kernel})", worst.row))

@@ -1,14 +1,14 @@
 """Matrix products: sizes that feed the units, shapes, libraries, and what bounds a model's products."""
 
-from collections import Counter
+import itertools
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, rule, said, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rule, said, whole
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, counted, percent, round_percent, times
 from microbench.explain import compute_units as units
-from microbench.explain.memory_stream import best_stream
+from microbench.explain.memory_levels import best_stream
 
 FED = 0.9
 FEWEST_SIZES = 3
@@ -54,25 +54,21 @@ def rivals(evidence: Evidence) -> list[Rival]:
     equal nor each library's own.
     """
     result = []
-    for library in units.LIBRARIES:
-        for dtype in units.dtypes(evidence, units.PRODUCTS):
-            rows = units.rates(evidence, units.PRODUCTS, dtype=dtype, library=library)
-            row = max(rows, key=lambda row: whole(row, "size"), default=None)
-            if row is None:
-                continue
-            native = units.one_rate(
-                evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size")
-            )
-            if native is None:
-                continue
-            against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
-            theirs, ours = (units.same_case(evidence, one, "sm_clock") for one in (row, native))
-            if per_clock is not None:
-                sustained, rows_of = against.value if against is not None else None, (row, native, against, per_clock)
-                result.append(Rival(library, row, native, sustained, per_clock.value, rows_of))
-            elif theirs is not None and ours is not None:
-                ratio = row.value / theirs.value / (native.value / ours.value)
-                result.append(Rival(library, row, native, None, ratio, (row, native, theirs, ours)))
+    for library, dtype in itertools.product(units.LIBRARIES, units.dtypes(evidence, units.PRODUCTS)):
+        rows = units.rates(evidence, units.PRODUCTS, dtype=dtype, library=library)
+        row = max(rows, key=lambda row: whole(row, "size"), default=None)
+        chosen = {**row.params, "library": units.NATIVE} if row is not None else {}
+        native = units.one_rate(evidence, units.PRODUCTS, **chosen)
+        if row is None or native is None:
+            continue
+        against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
+        theirs, ours = (units.same_case(evidence, one, "sm_clock") for one in (row, native))
+        if per_clock is not None:
+            sustained = against.value if against is not None else None
+            result.append(Rival(library, row, native, sustained, per_clock.value, (row, native, against, per_clock)))
+        elif theirs is not None and ours is not None:
+            ratio = row.value / theirs.value / (native.value / ours.value)
+            result.append(Rival(library, row, native, None, ratio, (row, native, theirs, ours)))
     return result
 
 
@@ -168,39 +164,30 @@ def libraries(evidence: Evidence) -> Finding | None:
     def share(rival: Rival) -> float:
         return rival.sustained if sustained and rival.sustained is not None else rival.per_clock
 
-    worst = min(every, key=share)
-    heavy = share(worst) < 1 - HEAVY_LOSS
-    ahead = [
-        f"{units.LIBRARIES[rival.library]} in {units.dtype_of(rival.row)}"
-        for rival in every
-        if share(rival) > 1 + EQUAL
-    ]
-    lowest: dict[str, Rival] = {}
+    least: dict[str, Rival] = {}
     for rival in every:
-        lowest[rival.library] = min(lowest.get(rival.library, rival), rival, key=share)
+        least[rival.library] = min(least.get(rival.library, rival), rival, key=share)
+    worst = min(every, key=share)
+    dtype = units.dtype_of(worst.row)
+    ahead = [f"{units.LIBRARIES[one.library]} in {units.dtype_of(one.row)}" for one in every if share(one) > 1 + EQUAL]
     reach = [
-        f"{units.LIBRARIES[name]} {percent(share(rival))} ({units.dtype_of(rival.row)})"
-        for name, rival in lowest.items()
+        f"{units.LIBRARIES[name]} {percent(share(one))} ({units.dtype_of(one.row)})" for name, one in least.items()
     ]
     rate = "sustained rate" if sustained else "rate, clock for clock"
     words = ["At the power limit a kernel that draws less also gets a higher clock: --full measures that."]
     if sustained:
-        kernel = f"{units.LIBRARIES[worst.library]}'s {units.dtype_of(worst.row)} kernel"
+        kernel = f"{units.LIBRARIES[worst.library]}'s {dtype} kernel"
         words = [f"Clock for clock {kernel} reaches {percent(worst.per_clock)}."]
     words += [f"Faster than every candidate tried: {listed(ahead)}."] if ahead else []
     title = f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}"
-    text = " ".join(words)
-    advice = (
-        f"Where {units.dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
-        if heavy
-        else ""
-    )
-    names = rests_on(*(row for rival in every for row in rival.rows))
+    advice = f"Where {dtype} products matter, call cuBLASLt with a candidate chosen by measuring."
+    advice = advice if share(worst) < 1 - HEAVY_LOSS else ""
+    rows = [row for rival in every for row in rival.rows]
     threshold = (
         f"{rate}, at the largest size of a type; "
         f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
     )
-    return said(title, text, advice, names=names, rule="compute.libraries", threshold=threshold)
+    return said(title, " ".join(words), advice, rows=rows, rule="compute.libraries", threshold=threshold)
 
 
 @rule("compute.halved", "fact shape says that it was halved")
@@ -230,16 +217,12 @@ def bounds(evidence: Evidence) -> Finding | None:
     every = [product for product in shaped(evidence) if product.held is not None]
     if not every:
         return None
-    counts = Counter(product.held for product in every)
     groups = {held: [whole(product.row, "rows") for product in every if product.held == held] for held in HELD}
     spans = [f"{held}-bound at {_span(rows)}" for held, rows in groups.items() if rows]
-    roofs = [
-        bandwidth_roof(evidence),
-        *(compute_roof(evidence, dtype) for dtype in units.dtypes(evidence, units.SHAPES)),
-    ]
-    title = f"Of {counted(len(every), 'product')} of models: " + ", ".join(
-        f"{counts[held]} {held}-bound" for held in HELD if counts[held]
-    )
+    computing = (compute_roof(evidence, dtype) for dtype in units.dtypes(evidence, units.SHAPES))
+    roofs = [bandwidth_roof(evidence), *computing]
+    counts = ", ".join(f"{len(rows)} {held}-bound" for held, rows in groups.items() if rows)
+    title = f"Of {counted(len(every), 'product')} of models: {counts}"
     text = f"They are {listed(spans)}."
     advice = "Batch more rows: while a product is bandwidth-bound, they cost little." if groups["bandwidth"] else ""
     rows = (*(product.row for product in every), *(roof.row for roof in roofs if roof is not None))

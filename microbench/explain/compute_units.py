@@ -204,28 +204,11 @@ SLACK = 0.02
 OPERATIONS = {"fma_fp64": 2, "fma_fp32": 2, "fma_fp16x2": 4, "fma_bf16x2": 4}
 
 
-class Instruction(NamedTuple):
-    """An ALU instruction: its rate a clock cycle and SM, the share of the architecture's rate, and its latency.
-
-    ``in_flight`` are the warp instructions that an SM needs in flight: latency x instructions issued in a cycle.
-    """
-
-    operation: str
-    rate: Row
-    share: float | None
-    latency: Row | None
-    in_flight: float | None
-
-
-def instructions(evidence: Evidence) -> list[Instruction]:
-    """Every ALU instruction that was measured."""
-    result = []
-    for row in rates(evidence, ALUS, PER_CLOCK):
-        name, latency = str(row.params.get("operation")), same_case(evidence, row, "latency")
-        exact = latency.value * row.value / (WARP_THREADS * OPERATIONS.get(name, 1)) if latency is not None else None
-        in_flight = float(ceil(exact * (1 - SLACK))) if exact is not None else None
-        result.append(Instruction(name, row, share_of(evidence, row), latency, in_flight))
-    return result
+def in_flight(evidence: Evidence, row: Row) -> int | None:
+    """Warp instructions that an SM needs in flight for an ALU's rate: latency x instructions issued in a cycle."""
+    latency, operations = same_case(evidence, row, "latency"), OPERATIONS.get(str(row.params.get("operation")), 1)
+    exact = latency.value * row.value / (WARP_THREADS * operations) if latency is not None else None
+    return ceil(exact * (1 - SLACK)) if exact is not None else None
 
 
 @rule("compute.ceiling", f"good from {round_percent(FULL)} of the architecture's rate a cycle and SM on")

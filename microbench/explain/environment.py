@@ -1,7 +1,6 @@
 """Turns the facts of a session's environment into findings: what distorts its figures, and what cannot be seen."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -190,44 +189,34 @@ def _of_what_is_between(session: Session) -> Iterator[Finding]:
         )
 
 
-class VariableEffect(NamedTuple):
-    """What a variable does to a launch. ``when`` are the values that do it; None for any value but an unset one."""
-
-    name: str
-    severity: Severity
-    effect: str
-    when: tuple[str, ...] | None = None
-
-
+# What a variable does to a launch, and the values that do it; None for any value but an unset one.
 # CUDA programming guide, "CUDA environment variables"; Numba reference, "Environment variables".
-EFFECTS = (
-    VariableEffect("CUDA_LAUNCH_BLOCKING", "problem", "Each launch waits for its kernel to end", ("1",)),
-    VariableEffect("NUMBA_ENABLE_CUDASIM", "problem", "Numba's kernels are simulated on the CPU", ("1",)),
-    VariableEffect("NUMBA_DISABLE_JIT", "problem", "The measuring loops are interpreted, not compiled", ("1",)),
-    VariableEffect("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "warning", "Kernels run under the debugger's support", ("1",)),
-    VariableEffect("CUDA_DEVICE_WAITS_ON_EXCEPTION", "warning", "Kernels run under the debugger's support", ("1",)),
-    VariableEffect("CUDA_FORCE_PTX_JIT", "warning", "Machine code is ignored and PTX compiled at load", ("1",)),
-    VariableEffect("CUDA_FORCE_JIT", "warning", "Machine code is ignored and PTX compiled at load", ("1",)),
-    VariableEffect("CUDA_DEVICE_MAX_CONNECTIONS", "warning", "Streams share that many queues (8 by default)"),
-    VariableEffect("CUDA_SCALE_LAUNCH_QUEUES", "warning", "Launch queues are longer or shorter than this driver's own"),
-    VariableEffect("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "warning", "Under MPS only that share of the SMs is used"),
-    VariableEffect("NVIDIA_TF32_OVERRIDE", "warning", "Libraries are kept from using TF32", ("0",)),
-    VariableEffect("CUDA_MODULE_LOADING", "note", "Whole modules are loaded at once: slower cold starts", ("EAGER",)),
-    VariableEffect("CUDA_CACHE_DISABLE", "note", "Compiled PTX is not kept: slower cold starts", ("1",)),
-    VariableEffect("NUMBA_CUDA_DEBUGINFO", "warning", "Numba's kernels carry debug code", ("1",)),
+EFFECTS: tuple[tuple[str, Severity, str, tuple[str, ...] | None], ...] = (
+    ("CUDA_LAUNCH_BLOCKING", "problem", "Each launch waits for its kernel to end", ("1",)),
+    ("NUMBA_ENABLE_CUDASIM", "problem", "Numba's kernels are simulated on the CPU", ("1",)),
+    ("NUMBA_DISABLE_JIT", "problem", "The measuring loops are interpreted, not compiled", ("1",)),
+    ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "warning", "Kernels run under the debugger's support", ("1",)),
+    ("CUDA_DEVICE_WAITS_ON_EXCEPTION", "warning", "Kernels run under the debugger's support", ("1",)),
+    ("CUDA_FORCE_PTX_JIT", "warning", "Machine code is ignored and PTX compiled at load", ("1",)),
+    ("CUDA_FORCE_JIT", "warning", "Machine code is ignored and PTX compiled at load", ("1",)),
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "warning", "Streams share that many queues (8 by default)", None),
+    ("CUDA_SCALE_LAUNCH_QUEUES", "warning", "Launch queues are longer or shorter than this driver's own", None),
+    ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "warning", "Under MPS only that share of the SMs is used", None),
+    ("NVIDIA_TF32_OVERRIDE", "warning", "Libraries are kept from using TF32", ("0",)),
+    ("CUDA_MODULE_LOADING", "note", "Whole modules are loaded at once: slower cold starts", ("EAGER",)),
+    ("CUDA_CACHE_DISABLE", "note", "Compiled PTX is not kept: slower cold starts", ("1",)),
+    ("NUMBA_CUDA_DEBUGINFO", "warning", "Numba's kernels carry debug code", ("1",)),
 )
 
 
 def _of_variables(session: Session) -> Iterator[Finding]:
-    """One finding for each variable that was set to a value that changes launches."""
-    for effect in EFFECTS:
-        value = session.environment.fact(effect.name)
-        if isinstance(value, str) and value and (effect.when is None or value.upper() in effect.when):
-            rule, title = f"environment.{effect.name.lower()}", f"{effect.name}={value} changes what is measured"
-            threshold = f"{effect.name} is " + (f"set to {' or '.join(effect.when)}" if effect.when else "set")
-            advice = "Unset it and repeat, unless that is what you want to see."
-            text, names = f"{effect.effect}.", (effect.name,)
-            yield Finding(rule, effect.severity, title, text, threshold, names, advice=advice)
+    for name, severity, effect, when in EFFECTS:
+        value = session.environment.fact(name)
+        if isinstance(value, str) and value and (when is None or value.upper() in when):
+            title = f"{name}={value} changes what is measured"
+            threshold = f"{name} is " + (f"set to {' or '.join(when)}" if when else "set")
+            advice, rule = "Unset it and repeat, unless that is what you want to see.", f"environment.{name.lower()}"
+            yield Finding(rule, severity, title, f"{effect}.", threshold, (name,), advice=advice)
 
 
 # A memory bus this wide is HBM, whose ECC has bits of its own; GDDR keeps its ECC in the memory it protects.

@@ -1,25 +1,145 @@
-"""Turns the launch suite's rows into findings: when the GPU waits for the host, and what to use."""
+"""The launch suite: the figures that pictures and topics share, and the findings: when the GPU waits for the host."""
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said, sentence
+from microbench.analysis.evidence import (
+    Evidence,
+    Finding,
+    Rule,
+    Severity,
+    listed,
+    rests_on,
+    rule,
+    said,
+    sentence,
+    whole,
+)
+from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
-from microbench.core.ops import COMPILED_LAYERS
+from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
 from microbench.core.units import as_time, axis_value, percent, quantity, times, two_times
-from microbench.explain import launch_facts as launches
+from microbench.model.constants import WRITING, Constant, combined, gap, gaps, own_s
 from microbench.model.fit import fit
-from microbench.model.model import call_name
+from microbench.model.model import Way, call_name
 from microbench.model.unknowns import MEASURED, host_time
+
+# Names on launch_layers' axes.
+NATIVE = "loop"
+FOUR_ARGUMENTS = 4
+# Launches that use less than this share of the link's raw rate cost latency, not bandwidth.
+BANDWIDTH_SHARE = 0.05
+# A pinned copy of known size is counted as its payload and packet headers.
+PLAUSIBLE_WIRE_BYTES = (1.0, 1.4)
+
+
+def usual_gap(evidence: Evidence, way: Way) -> Constant | None:
+    """The GPU's idle time behind a kernel that writes memory: its period less its duration as profilers report it.
+
+    The program has launched into two streams. Older runs have the gap of kernels that write nothing.
+    """
+    return gap(evidence, way, **WRITING, launch_streams="two") or dict(gaps(evidence)).get(f"gap_{way}")
+
+
+def stream_gap(evidence: Evidence) -> Constant | None:
+    """The same gap in a program of one stream, which is how predictions count it."""
+    known = fit(evidence).constants
+    names = {"gap_stream": 1.0, "write_stream": 1.0, "one_stream_stream": -1.0}
+    if any(name not in known for name in names):
+        return None
+    return combined([(factor, known[name]) for name, factor in names.items()], least=-math.inf)
+
+
+def call(evidence: Evidence, name: str = LOOP_LAYER, arguments: int = 0) -> Constant | None:
+    """A layer's launch call as it was fitted to all that the run measured: the one figure of it that is quoted."""
+    return fit(evidence).constants.get(call_name(name, arguments))
+
+
+def call_of(evidence: Evidence, row: Row) -> Constant:
+    """The fitted launch call of a row of launch_layers."""
+    return fit(evidence).constants[call_name(layer(row), whole(row, "arguments"))]
+
+
+def crossover_s(evidence: Evidence, launch: Constant | None = None) -> float | None:
+    """The kernel duration (s), as profilers report it, below which the GPU waits for the host: call - gap.
+
+    ``launch`` is the launch call, by default that of the compiled loop.
+    """
+    launch, between = launch or call(evidence), stream_gap(evidence)
+    return launch.value - between.value if launch and between else None
+
+
+def sweep(evidence: Evidence, metric: str) -> list[tuple[float, Row]]:
+    """launch_duration's rows of a metric by the kernels' duration in s, as profilers report it."""
+    points = evidence.curve("launch_duration", metric, "duration_ns")
+    return [(own_s(evidence, duration_ns), row) for duration_ns, row in points]
+
+
+def layer(row: Row) -> str:
+    """The layer that a row of launch_layers measured, by its name on the axis."""
+    return str(row.params.get("layer"))
+
+
+def titled(evidence: Evidence, row: Row) -> str:
+    """A row's layer as its authors write it."""
+    return layer_titles(evidence.run).get(layer(row), layer(row))
+
+
+def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) -> list[Row]:
+    """Submit rows of a family of layers, the cheapest call first; only those with this number of arguments if given."""
+    chosen = {} if arguments is None else {"arguments": arguments}
+    rows = [row for row in evidence.rows("launch_layers", "submit", family=family, **chosen) if row.value > 0]
+    return sorted(rows, key=lambda row: call_of(evidence, row).value)
+
+
+def same_kernel_rows(evidence: Evidence) -> list[Row]:
+    """Submit rows of the same empty kernel, cheapest first: with four arguments or, if not measured so, with none."""
+    return layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS) or layer_rows(evidence, "same_kernel", 0)
+
+
+class Library(NamedTuple):
+    """A Python library's cheapest way to launch: its name, the row that measured it, and the fitted call."""
+
+    name: str
+    row: Row
+    call: Constant
+
+
+def libraries(evidence: Evidence) -> list[Library]:
+    """Each Python library once, those that launch the same kernel first and then those of one operation."""
+    found: dict[str, Library] = {}
+    for row in (*same_kernel_rows(evidence), *layer_rows(evidence, "one_op")):
+        name = titled(evidence, row).partition(" (")[0]
+        if layer(row) not in COMPILED_LAYERS:
+            found.setdefault(name, Library(name, row, call_of(evidence, row)))
+    return list(found.values())
+
+
+def unmeasured(evidence: Evidence, *families: str) -> dict[str, list[str]]:
+    """Python layers of these families without any figure: "not installed" and "not measured" with their titles."""
+    outcomes = [each for each in evidence.outcomes("launch_layers") if each.case.params.get("family") in families]
+    measured = {str(each.case.params.get("layer")) for each in outcomes if each.status == "ok"}
+    titles, missing = layer_titles(evidence.run), dict[str, dict[str, None]]()
+    for outcome in outcomes:
+        name = str(outcome.case.params.get("layer"))
+        if name not in measured and name not in COMPILED_LAYERS:
+            why = "not installed" if (outcome.reason or "").startswith("needs ") else "not measured"
+            missing.setdefault(why, {})[titles.get(name, name)] = None
+    return {why: list(names) for why, names in missing.items()}
+
 
 # Two costs differ if their ratio is at least this.
 MARGIN = 1.10
+# The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.
+PLATEAU_MARGIN = 1.10
 SWEEP_TOLERANCE = 1.5
 # The layers from Python whose limits are named, as far as they were measured.
 FROM_PYTHON = ("cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "torch_eager")
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
 SCALING_SHARE = 0.5
-NO_FASTER = "More threads launch no faster than one"
 # A host function costs too much from this many times the quickest other way to the host and back.
 HOST_FUNCTION_RATIO = 2.0
 WAIT_RATIO = 2.0
@@ -30,21 +150,24 @@ TIMING_RATIO = 2.0
 @rule(
     "launch.starving",
     "duration as profilers report it < call - gap, both fitted; the sweep leaves its plateau above "
-    f"{launches.PLATEAU_MARGIN:.2f} times the shortest kernels' period, and agrees within a factor of "
+    f"{PLATEAU_MARGIN:.2f} times the shortest kernels' period, and agrees within a factor of "
     f"{SWEEP_TOLERANCE:g}",
 )
 def starving(evidence: Evidence) -> Finding | None:
     """Below which kernel duration the GPU waits for the host, by layer, by the model and by the duration sweep."""
-    submit, launch, gap = evidence.row("launch_cost", "submit"), launches.call(evidence), launches.stream_gap(evidence)
-    crossover = launches.crossover_s(evidence)
+    submit, launch, gap = evidence.row("launch_cost", "submit"), call(evidence), stream_gap(evidence)
+    crossover = crossover_s(evidence)
     if submit is None or launch is None or gap is None or crossover is None:
         return None
-    points = launches.sweep(evidence, "period")
-    below, above = launches.plateau_end(points) or (crossover, crossover)
+    points = sweep(evidence, "period")
+    pairs = itertools.pairwise(points)
+    # The two durations between which the period leaves the shortest kernels' plateau.
+    ends = ((one[0], two[0]) for one, two in pairs if two[1].value > points[0][1].value * PLATEAU_MARGIN)
+    below, above = next(ends, (crossover, crossover))
     severity: Severity = "advice"
     title = f"Kernels shorter than {as_time(crossover)} are launch-bound: the GPU waits for the host"
     text = f"A launch takes the host {as_time(launch.value)}, the GPU needs {as_time(gap.value)} between kernels."
-    layers = [one for one in launches.libraries(evidence) if launches.layer(one.row) in FROM_PYTHON]
+    layers = [one for one in libraries(evidence) if layer(one.row) in FROM_PYTHON]
     if layers and crossover > 0:
         limits = [f"{as_time(crossover)} from a compiled loop", *_from_python(evidence, layers)]
         title = f"Kernels are launch-bound below {', '.join(limits)}"
@@ -63,11 +186,11 @@ def starving(evidence: Evidence) -> Finding | None:
     return said(title, text, advice, names=names, severity=severity)
 
 
-def _from_python(evidence: Evidence, layers: Sequence[launches.Library]) -> Iterator[str]:
+def _from_python(evidence: Evidence, layers: Sequence[Library]) -> Iterator[str]:
     """The limits of kernels of one's own, and those of PyTorch: of its bare calls and, if measured, of model code."""
-    known = [(one, launches.crossover_s(evidence, one.call) or 0.0) for one in layers]
-    own = [(one.name.split()[0], limit_s) for one, limit_s in known if launches.layer(one.row) != MEASURED]
-    bare_s = next((limit_s for one, limit_s in known if launches.layer(one.row) == MEASURED), None)
+    known = [(one, crossover_s(evidence, one.call) or 0.0) for one in layers]
+    own = [(one.name.split()[0], limit_s) for one, limit_s in known if layer(one.row) != MEASURED]
+    bare_s = next((limit_s for one, limit_s in known if layer(one.row) == MEASURED), None)
     if own:
         yield f"{two_times(own[0][1], own[-1][1])} from {listed([name for name, _ in own])}"
     if bare_s is not None:
@@ -98,27 +221,27 @@ def tails(evidence: Evidence) -> Finding | None:
 @rule("launch.layers", f"layers within {MARGIN:.2f} times the cheapest count as equal")
 def same_kernel(evidence: Evidence) -> Finding | None:
     """What Python adds to the launch of the same empty kernel, and which layer to choose."""
-    rows = launches.same_kernel_rows(evidence)
-    loop = next((row for row in rows if launches.layer(row) == launches.NATIVE), None)
-    layers = [row for row in rows if launches.layer(row) not in COMPILED_LAYERS]
-    runtime = next((row for row in rows if launches.layer(row) in COMPILED_LAYERS and row is not loop), None)
+    rows = same_kernel_rows(evidence)
+    loop = next((row for row in rows if layer(row) == NATIVE), None)
+    layers = [row for row in rows if layer(row) not in COMPILED_LAYERS]
+    runtime = next((row for row in rows if layer(row) in COMPILED_LAYERS and row is not loop), None)
     if loop is None or not layers:
         return None
     best, worst = layers[0], layers[-1]
-    loop_s, best_s, worst_s = (launches.call_of(evidence, row).value for row in (loop, best, worst))
-    near = [row for row in layers if launches.call_of(evidence, row).value <= best_s * MARGIN]
-    equal = [launches.title(evidence, row) for row in near]
+    loop_s, best_s, worst_s = (call_of(evidence, row).value for row in (loop, best, worst))
+    near = [row for row in layers if call_of(evidence, row).value <= best_s * MARGIN]
+    equal = [titled(evidence, row) for row in near]
     plural = "" if len(equal) > 1 else "es"
     text = f"A compiled loop takes {as_time(loop_s)}"
     if runtime is not None and (compared := _compared(runtime, loop)):
         text += f", and {compared} by the runtime API, as in C++"
     if worst is not best:
-        text += f"; {launches.title(evidence, worst)} takes {times(worst_s / loop_s)} as long"
+        text += f"; {titled(evidence, worst)} takes {times(worst_s / loop_s)} as long"
     a_call = f"{as_time(best_s)} a call with {best.params.get('arguments')} arguments"
     where = "From Python,"
-    if missing := launches.unmeasured(evidence, "same_kernel").get("not measured", []):
+    if missing := unmeasured(evidence, "same_kernel").get("not measured", []):
         # A library that is launched in two ways is one layer here, as on the screen.
-        libraries = {launches.title(evidence, row).partition(" (")[0] for row in layers}
+        libraries = {titled(evidence, row).partition(" (")[0] for row in layers}
         where = f"Of {len(libraries) + len(missing)} installed Python layers {len(libraries)} were measured; of these"
     title = f"{where} {listed(equal)} launch{plural} cheapest: {a_call}"
     text = f"{text}."
@@ -135,7 +258,7 @@ def _compared(row: Row, other: Row) -> str:
     return "more time" if row.value > other.value else "less time"
 
 
-@rule("launch.traffic", f"bandwidth counts from {percent(launches.BANDWIDTH_SHARE)} of the link's raw rate on")
+@rule("launch.traffic", f"bandwidth counts from {percent(BANDWIDTH_SHARE)} of the link's raw rate on")
 def traffic(evidence: Evidence) -> Finding | None:
     """Bytes that a launch moves over the link, as a share of what the link could carry meanwhile."""
     received = evidence.row("launch_traffic", "received", work="launch", duration_ns=0, argument_bytes=0)
@@ -148,7 +271,7 @@ def traffic(evidence: Evidence) -> Finding | None:
     link = link_rate(gpu.link) if gpu and not (gpu.integrated or gpu.link.coherent) else None
     # The share of the link's raw rate that launches take at this host's highest launch rate.
     share = received.value / throughput.value / link if throughput and link else None
-    text, heavy = "Packet headers are included.", share is not None and share >= launches.BANDWIDTH_SHARE
+    text, heavy = "Packet headers are included.", share is not None and share >= BANDWIDTH_SHARE
     if share is not None:
         text = f"At the highest launch rate that is {percent(share)} of the link: "
         text += "bandwidth adds to the cost of a launch." if heavy else "a launch costs latency, not bandwidth."
@@ -158,19 +281,21 @@ def traffic(evidence: Evidence) -> Finding | None:
     return said(title, text, advice, rows=rows, severity="warning" if heavy else "note")
 
 
+LOW, HIGH = PLAUSIBLE_WIRE_BYTES
+
+
+@rule("launch.traffic_check", f"between {LOW:g} and {HIGH:g} counted bytes for each byte of payload")
 def counters(evidence: Evidence) -> Finding | None:
     """A warning where the link's byte counters do not see a copy of known size as payload and packet headers."""
-    low, high = launches.PLAUSIBLE_WIRE_BYTES
     checks = (("pinned_h2d", "received_per_byte"), ("pinned_d2h", "sent_per_byte"))
     rows = [evidence.row("launch_traffic", metric, work=work) for work, metric in checks]
-    wrong = next((row for row in rows if row is not None and not low <= row.value <= high), None)
+    wrong = next((row for row in rows if row is not None and not LOW <= row.value <= HIGH), None)
     if wrong is None:
         return None
     title = f"The link's byte counters see {wrong.value:.3f} bytes for each byte of a known copy"
     text = "Packet headers do not explain that."
-    threshold = f"between {low:g} and {high:g} counted bytes for each byte of payload"
     advice = "Do not rely on this run's traffic figures."
-    return Finding("launch.traffic_check", "warning", title, text, threshold, rests_on(*rows), advice=advice)
+    return said(title, text, advice, rows=rows, severity="warning")
 
 
 @rule(
@@ -180,13 +305,15 @@ def counters(evidence: Evidence) -> Finding | None:
 )
 def waits(evidence: Evidence) -> Finding | None:
     """What a blocking wait costs after kernels of several lengths, and a spinning one."""
-    spin, blocking = (launches.waits(evidence, wait) for wait in ("spin", "blocking"))
-    lengths = sorted(spin.keys() & blocking.keys())
+    spin, blocking = (
+        dict(evidence.curve("launch_sync", "from_kernel", "duration_ns", wait=wait)) for wait in ("spin", "blocking")
+    )
+    lengths = [length for length in spin if length in blocking and min(spin[length].value, blocking[length].value) > 0]
     if not lengths:
         return None
     shown = [length for length in lengths if length > 0][:WAITS_NAMED] or lengths[:1]
     slow = any(blocking[length].value > spin[length].value * WAIT_RATIO for length in shown)
-    after = [f"{launches.wait_words(blocking[length])} after {_kernel(length)}" for length in shown]
+    after = [f"{wait_words(blocking[length])} after {_kernel(length)}" for length in shown]
     spinning = f"a spinning one takes {as_time(spin[shown[-1]].value)}"
     title = f"A blocking wait takes {listed(after)}"
     text = f"The longer the host sleeps, the longer it takes to wake; {spinning}."
@@ -194,9 +321,16 @@ def waits(evidence: Evidence) -> Finding | None:
         title += f", {spinning.replace('takes ', '')}"
         text = "After longer kernels, which were not measured, it takes longer, as the host sleeps longer."
     title = title if slow else f"A blocking wait costs little more than a spinning one after {_kernel(shown[-1])}"
-    text = text if slow else f"It takes {launches.wait_words(blocking[shown[-1]])}, {spinning}."
+    text = text if slow else f"It takes {wait_words(blocking[shown[-1]])}, {spinning}."
     advice = "Spin where round trips count and a core is free; block where the core has other work." if slow else ""
     return said(title, text, advice, rows=(row for length in lengths for row in (spin[length], blocking[length])))
+
+
+def wait_words(row: Row) -> str:
+    """The cost of a wait, or the two costs that its samples gather around: "8.07 or 35.7 µs"."""
+    *lower, highest = (as_time(value) for value in row.levels or (row.value,))
+    unit = highest.rpartition(" ")[2]
+    return " or ".join([*(words.removesuffix(f" {unit}") for words in lower), highest])
 
 
 def _kernel(duration_ns: int) -> str:
@@ -218,7 +352,7 @@ def calls(evidence: Evidence) -> Finding | None:
     """The most expensive of the calls that go with launches, and what timing adds to an event record."""
     rows = {metric: evidence.row("launch_sync", metric, wait="spin") for metric in SYNC_CALLS}
     known = {metric: row for metric, row in rows.items() if row is not None}
-    submit, launch = evidence.row("launch_cost", "submit"), launches.call(evidence)
+    submit, launch = evidence.row("launch_cost", "submit"), call(evidence)
     if submit is None or launch is None or not known:
         return None
     worst = max(known, key=lambda metric: known[metric].value)
@@ -273,11 +407,12 @@ def threads(evidence: Evidence) -> Finding | None:
     speedup = best.value / alone.value
     share, most = speedup / count, points[-1][0]
     shared = share < SCALING_SHARE or count == 1
-    wait = "threads wait for a lock in the driver or for a core" if shared else ""
-    text = f"That is {percent(share)} of perfect scaling{': ' if wait else ''}{wait}." if count > 1 else f"The {wait}."
-    if 1 < count < most:
-        text += f" {most} threads are no faster."
-    title = f"{count} threads launch {times(speedup)} as fast as one" if count > 1 else NO_FASTER
+    wait = "threads wait for a lock in the driver or for a core"
+    title, text = "More threads launch no faster than one", f"The {wait}."
+    if count > 1:
+        title = f"{count} threads launch {times(speedup)} as fast as one"
+        text = f"That is {percent(share)} of perfect scaling{f': {wait}' if shared else ''}."
+        text += f" {most} threads are no faster." if count < most else ""
     advice = "Submit fewer, larger pieces of work, because more threads gain little." if shared else ""
     return said(title, text, advice, rows=(alone, best))
 

@@ -1,19 +1,21 @@
 """Facts about a GPU's link, in SI units: its state and path, copies over it, kernels on host memory, other GPUs.
 
-link_causes.py draws causes of slow copies from them; the other link files turn them into findings.
+The other link files turn them into findings.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from microbench.analysis.evidence import Evidence, facts_of, paid_after, whole
 from microbench.analysis.fits import Line, line
 from microbench.analysis.limits import COMPLETION_HEADER_BYTES, WRITE_HEADER_BYTES
 from microbench.analysis.stats import Row
-from microbench.core.model import Fact, Outcome, Scalar, pcie_raw_rate
+from microbench.core.model import Scalar, pcie_raw_rate
 
 DIRECTIONS = {"h2d": "to the GPU", "d2h": "from the GPU"}
 
@@ -54,28 +56,19 @@ class Hop(NamedTuple):
     most: Speed | None
 
 
-class LinkFacts:
+class LinkFacts(dict[str, Scalar]):
     """Facts by name. Every look-up returns None for an unknown or missing fact, and for one of another type."""
 
-    def __init__(self, facts: Iterable[Fact]) -> None:
-        self._facts = {fact.name: fact.value for fact in facts}
-
-    def __bool__(self) -> bool:
-        return bool(self._facts)
-
-    def value(self, name: str) -> Scalar:
-        return self._facts.get(name)
-
     def number(self, name: str) -> int | None:
-        value = self.value(name)
+        value = self.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def flag(self, name: str) -> bool | None:
-        value = self.value(name)
+        value = self.get(name)
         return value if isinstance(value, bool) else None
 
     def text(self, name: str) -> str | None:
-        value = self.value(name)
+        value = self.get(name)
         return value if isinstance(value, str) else None
 
     def speed(self, generation: str, lanes: str) -> Speed | None:
@@ -100,7 +93,7 @@ class LinkFacts:
 
     def risen(self) -> dict[str, int]:
         """By how much each error counter rose while the link was busy; counters that did not rise are omitted."""
-        counts = {name.removesuffix(RISEN): self.number(name) for name in self._facts if name.endswith(RISEN)}
+        counts = {name.removesuffix(RISEN): self.number(name) for name in self if name.endswith(RISEN)}
         return {name: count for name, count in counts.items() if count}
 
     def damaging(self) -> dict[str, int]:
@@ -109,12 +102,12 @@ class LinkFacts:
 
     def topology(self) -> dict[str, str]:
         """The topology class of each other device: "gpu1" -> "PIX"."""
-        classes = {name: self.text(name) for name in self._facts if name.startswith(TOPOLOGY)}
+        classes = {name: self.text(name) for name in self if name.startswith(TOPOLOGY)}
         return {name.removeprefix(TOPOLOGY): words for name, words in classes.items() if words}
 
     def hops(self) -> list[Hop]:
         """The path from the GPU upwards as far as it is known."""
-        known = takewhile(lambda index: f"hop{index}_bus_id" in self._facts, range(MOST_HOPS))
+        known = takewhile(lambda index: f"hop{index}_bus_id" in self, range(MOST_HOPS))
         return [
             Hop(
                 bus_id=self.text(f"hop{index}_bus_id") or "",
@@ -135,15 +128,13 @@ def link_facts(evidence: Evidence) -> LinkFacts:
     states = [outcome for outcome in evidence.outcomes("link_state") if outcome.status == "ok" and outcome.facts]
     rounds = [outcome.facts for outcome in states if outcome.session == states[-1].session]
     newest = {fact.name: fact for fact in rounds[-1]} if rounds else {}
+    most: dict[str, int] = {}
     for fact in itertools.chain(*rounds):
-        idle = fact.name == UNDER_LOAD and fact.value is False
-        if idle or (fact.name.endswith(RISEN) and _count(fact) > _count(newest.get(fact.name))):
+        if fact.name.endswith(RISEN) and isinstance(fact.value, int) and fact.value > most.get(fact.name, -1):
+            most[fact.name], newest[fact.name] = fact.value, fact
+        elif fact.name == UNDER_LOAD and fact.value is False:
             newest[fact.name] = fact
-    return LinkFacts(newest.values())
-
-
-def _count(fact: Fact | None) -> int:
-    return fact.value if fact is not None and isinstance(fact.value, int) else -1
+    return LinkFacts((fact.name, fact.value) for fact in newest.values())
 
 
 def gpu_speed(evidence: Evidence, facts: LinkFacts) -> Speed | None:
@@ -273,11 +264,9 @@ def seconds_at(points: Sequence[Point], size: int) -> float | None:
 
     T = a + V / b is straight between sizes; a curve that bends there is met only roughly.
     """
-    for (below, first), (above, second) in itertools.pairwise(points):
-        if below <= size <= above:
-            begin_s, end_s = below / first.value, above / second.value
-            return begin_s + (end_s - begin_s) * (size - below) / (above - below)
-    return next((size / row.value for measured, row in points if measured == size), None)
+    if not points or not points[0][0] <= size <= points[-1][0]:
+        return None
+    return float(np.interp(size, [size for size, _ in points], [size / row.value for size, row in points]))
 
 
 def pageable_against_pinned(evidence: Evidence) -> dict[str, tuple[int, Row, Row]]:
@@ -347,11 +336,6 @@ class Choice(NamedTuple):
     never: list[str]
 
 
-def pinning_sizes(evidence: Evidence, way: str) -> list[int]:
-    """The sizes that were pinned that way, ascending."""
-    return [size for size, _ in evidence.curve("link_pinning", "pin", "size_bytes", way=way)]
-
-
 def choices(evidence: Evidence) -> list[Choice]:
     """Every buffer whose cost and copies are both known, by way and size.
 
@@ -364,7 +348,7 @@ def choices(evidence: Evidence) -> list[Choice]:
     }
     result = []
     for way in PINNING:
-        for size in pinning_sizes(evidence, way):
+        for size, _ in evidence.curve("link_pinning", "pin", "size_bytes", way=way):
             own, replaced = _price(evidence, way, size), _price(evidence, TOUCH, size) if way == ALLOCATE else ()
             if own is None or replaced is None:
                 continue
@@ -384,7 +368,6 @@ def choices(evidence: Evidence) -> list[Choice]:
 
 
 def _price(evidence: Evidence, way: str, size_bytes: int) -> tuple[Row, Row] | None:
-    """The rows of pinning (or touching) that much memory and of giving it back."""
     pin, release = (
         evidence.row("link_pinning", metric, way=way, size_bytes=size_bytes) for metric in ("pin", "release")
     )
@@ -407,8 +390,8 @@ def aligned_rates(evidence: Evidence, access: str) -> dict[int, Row]:
 
 def packet_bytes(evidence: Evidence, access: str) -> int | None:
     """The payload of a packet that the byte counters show; a power of two where one is near."""
-    row = next(iter(evidence.rows("link_zero_copy", COUNTED[access][0], access=access, offset_bytes=0)), None)
-    packet = payload_bytes(access, row.value) if row is not None else None
+    rows = evidence.rows("link_zero_copy", COUNTED[access][0], access=access, offset_bytes=0)
+    packet = payload_bytes(access, rows[0].value) if rows else None
     if packet is None:
         return None
     below = 1 << max(round(packet).bit_length() - 1, 0)
@@ -546,23 +529,12 @@ def usual_way(evidence: Evidence) -> str | None:
     return next((way for way in PEER_WAYS if pairs(evidence, way)), None)
 
 
-def refusals(evidence: Evidence) -> Reasons:
-    """The pairs that were skipped with peer access, by reason."""
-    return _by_reason(
-        outcome
-        for outcome in evidence.outcomes("link_peer")
-        if outcome.status == "skipped" and outcome.case.params.get("access") == "on"
-    )
-
-
-def failures(evidence: Evidence) -> Reasons:
-    """The pairs that failed, above all by wrong data, by reason."""
-    return _by_reason(outcome for outcome in evidence.outcomes("link_peer") if outcome.status not in ("ok", "skipped"))
-
-
-def _by_reason(outcomes: Iterable[Outcome]) -> Reasons:
-    result: dict[str, dict[Pair, None]] = {}
-    for outcome in outcomes:
-        if (pair := pair_of(outcome.case.params)) is not None:
-            result.setdefault(outcome.reason or "no reason given", {})[pair] = None
-    return {reason: list(members) for reason, members in result.items()}
+def lacking(evidence: Evidence) -> tuple[Reasons, Reasons]:
+    """The pairs that were skipped with peer access, and those that failed, above all by wrong data, by reason."""
+    found: tuple[dict[str, dict[Pair, None]], dict[str, dict[Pair, None]]] = {}, {}
+    for outcome in evidence.outcomes("link_peer"):
+        skipped, pair = outcome.status == "skipped", pair_of(outcome.case.params)
+        if pair is not None and outcome.status != "ok" and not (skipped and outcome.case.params.get("access") != "on"):
+            found[not skipped].setdefault(outcome.reason or "no reason given", {})[pair] = None
+    refused, failed = ({reason: list(members) for reason, members in kind.items()} for kind in found)
+    return refused, failed

@@ -93,7 +93,7 @@ def device_paths(evidence: Evidence) -> list[DevicePath]:
         near, narrowest = classes.get(name), facts.speed(f"{prefix}generation", f"{prefix}lanes")
         if near is None or near not in NEAREST_FIRST or narrowest is None or not narrowest.raw_rate:
             continue
-        port = facts.value(f"{prefix}port_bytes_per_s")
+        port = facts.get(f"{prefix}port_bytes_per_s")
         redirected = near in BY_SWITCHES and facts.flag(f"{prefix}acs") is True
         found.append(
             DevicePath(
@@ -168,9 +168,16 @@ def network(evidence: Evidence) -> Finding | None:
     title = f"For this GPU's rank: {names} ({best.near})"
     top = _carried(best, facts)
     title += f", {quantity(top, 'B/s')} by a model of the path" if top is not None else "; no figure is published"
-    title += f"; {missing}" if (missing := _unknown(best)) else ""
+    if best.rdma is None:
+        title += "; it is not known whether RDMA works"
+    elif best.port_bytes_per_s is None:
+        title += "; the port's rate is not known"
     text = "Nothing here was measured: it follows from the narrowest link and published figures."
-    advice = _advice(best)
+    ucx = f", with UCX by `UCX_NET_DEVICES={best.port}`" if best.port else ""
+    looks = "looks for it by itself" if best.near in BY_SWITCHES else "copies through host memory on such a path"
+    advice = f"Give the rank {best.name}{ucx}; NCCL {looks}."
+    if best.rdma != "active":
+        advice = f"See on the host with `ibv_devinfo` whether {best.name} has an active port."
     return said(title, text, advice, names=tuple(f"{links.TOPOLOGY}{path.name}" for path in usable), severity="note")
 
 
@@ -195,21 +202,6 @@ def _preference(path: DevicePath, facts: links.LinkFacts) -> tuple[bool, bool, i
 def _carried(path: DevicePath, facts: links.LinkFacts) -> float | None:
     model = modelled(path, facts)
     return None if model.write is None or model.read is None else min(model.write, model.read)
-
-
-def _unknown(path: DevicePath) -> str:
-    """Says what is unknown about the device; empty if nothing is."""
-    if path.rdma is None:
-        return "it is not known whether RDMA works"
-    return "the port's rate is not known" if path.port_bytes_per_s is None else ""
-
-
-def _advice(path: DevicePath) -> str:
-    if path.rdma != "active":
-        return f"See on the host with `ibv_devinfo` whether {path.name} has an active port."
-    ucx = f", with UCX by `UCX_NET_DEVICES={path.port}`" if path.port else ""
-    looks = "looks for it by itself" if path.near in BY_SWITCHES else "copies through host memory on such a path"
-    return f"Give the rank {path.name}{ucx}; NCCL {looks}."
 
 
 RULES: tuple[Rule, ...] = (network,)

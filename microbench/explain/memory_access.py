@@ -1,40 +1,28 @@
-"""Accesses other than streaming: atomic ones and the driver's copies."""
+"""Accesses other than streaming: atomic ones and the driver's copies; what memory costs to allocate."""
 
 import itertools
-from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, rule, said, sentence, whole
 from microbench.analysis.fits import line
 from microbench.analysis.stats import Row
-from microbench.core.units import as_time, percent, quantity, round_percent, size, times
+from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
 from microbench.explain.link_facts import CopyFit
-from microbench.explain.memory_levels import l2_bytes
-from microbench.explain.memory_stream import NATIVE, streams
+from microbench.explain.memory_levels import NATIVE, l2_bytes, streams
 
 CONTENDED = 4.0
 
 
-class Contention(NamedTuple):
-    """Additions of all threads to one word, and of each thread to a word of its own."""
-
-    space: str
-    dtype: str
-    same: Row
-    spread: Row
-    factor: float
-
-
-def contention(evidence: Evidence) -> list[Contention]:
-    """Global and shared memory in each type, where both were measured."""
-    result = []
+def contention(evidence: Evidence) -> list[tuple[float, Row, Row]]:
+    """Additions of all threads to one word, and of each to its own, behind their ratio, by memory and type."""
+    pairs = []
     for space, dtype in itertools.product(("global", "shared"), ("int32", "fp32")):
+        chosen = {"space": space, "dtype": dtype}
         same, spread = (
-            evidence.row("memory_atomic", "additions", space=space, dtype=dtype, spread=spread)
-            for spread in ("same", "thread")
+            evidence.row("memory_atomic", "additions", spread=each, **chosen) for each in ("same", "thread")
         )
         if same is not None and spread is not None:
-            result.append(Contention(space, dtype, same, spread, spread.value / same.value))
-    return result
+            pairs.append((spread.value / same.value, same, spread))
+    return pairs
 
 
 @rule("memory.atomic", f"advice where one word costs over {times(CONTENDED)}")
@@ -43,18 +31,18 @@ def atomic(evidence: Evidence) -> Finding | None:
     pairs = contention(evidence)
     if not pairs:
         return None
-    worst = max(pairs, key=lambda pair: pair.factor)
-    heavy = worst.factor > CONTENDED
+    factor, same, spread = max(pairs, key=lambda pair: pair[0])
+    heavy = factor > CONTENDED
     title = (
-        f"Atomic additions to one word are {times(worst.factor)} slower than to a word per thread "
-        f"({worst.dtype}, {worst.space} memory)"
+        f"Atomic additions to one word are {times(factor)} slower than to a word per thread "
+        f"({same.params['dtype']}, {same.params['space']} memory)"
     )
     text = (
-        f"They reach {quantity(worst.same.value, 'OP/s')} instead of {quantity(worst.spread.value, 'OP/s')}, "
+        f"They reach {quantity(same.value, 'OP/s')} instead of {quantity(spread.value, 'OP/s')}, "
         "as additions to one address wait for each other."
     )
     advice = "Add up in registers, a warp or shared memory first, and send one addition per block." if heavy else ""
-    return said(title, text, advice, rows=(row for pair in pairs for row in (pair.same, pair.spread)))
+    return said(title, text, advice, rows=(row for _, *both in pairs for row in both))
 
 
 # A copy that loses more than this against a faster way is worth replacing.
@@ -124,4 +112,68 @@ def copy_2d(evidence: Evidence) -> Finding | None:
     return said(title, text, advice, rows=(plain[common], rowwise[common]))
 
 
-RULES: tuple[Rule, ...] = (atomic, copy, copy_2d)
+WORTH = 3.0
+
+
+@rule("memory.allocate", f"advice where a pool allocates and frees over {times(WORTH)} faster")
+def allocate(evidence: Evidence) -> Finding | None:
+    """A pool against cudaMalloc and cudaFree, on the largest block that both were measured with."""
+    malloc, pool, other = (
+        {
+            size: row
+            for size, row in evidence.curve("memory_allocate", "allocate", "size_bytes", way=way)
+            if row.value > 0
+        }
+        for way in ("malloc", "pool", "cupy_pool")
+    )
+    pools = other | pool
+    size_bytes = max(malloc.keys() & pools.keys(), default=None)
+    if size_bytes is None:
+        return None
+    later = malloc[size_bytes], pools[size_bytes]
+    freed = [evidence.row("memory_allocate", "free", **row.params) for row in later]
+    malloc_s, pool_s = (row.value + (free.value if free else 0.0) for row, free in zip(later, freed, strict=True))
+    factor = malloc_s / pool_s
+    name = "a pool" if size_bytes in pool else "CuPy's pool"
+    title = (
+        f"cudaMalloc and cudaFree of {size(size_bytes)} take {as_time(malloc_s)}, {name} "
+        f"{as_time(pool_s)} ({times(factor)})"
+    )
+    text = "A pool gives out memory that it already holds; its first block still costs a driver call."
+    advice = (
+        "In anything that repeats, allocate from a pool (cudaMallocAsync) with a release threshold, or it "
+        "returns its memory at each synchronise."
+        if factor > WORTH
+        else ""
+    )
+    return said(title, text, advice, rows=(later[0], freed[0], later[1], freed[1]))
+
+
+FRAGMENTED = 0.98
+
+
+@rule("memory.capacity", "blocks taken until the driver refuses, then freed at once")
+def capacity(evidence: Evidence) -> Finding | None:
+    """How much of the memory can be allocated, and which processes hold the rest."""
+    outcomes = [outcome for outcome in evidence.outcomes("memory_capacity") if outcome.status == "ok" and outcome.facts]
+    facts = {fact.name: fact for fact in outcomes[-1].facts} if outcomes else {}
+    sizes = {name: fact.value for name, fact in facts.items() if isinstance(fact.value, int) and fact.value > 0}
+    total, most, block = (sizes.get(name) for name in ("total_bytes", "obtainable_bytes", "largest_block_bytes"))
+    if total is None:
+        return None
+    title = f"{about_size(total)} of memory"
+    if most is not None:
+        title = f"{about_size(most)} of {about_size(total)} can be allocated ({percent(most / total)})"
+    holders, untried = facts.get("memory_holders"), facts.get("obtainable_bytes")
+    words = []
+    if most is None and untried is not None and untried.reason:
+        words.append(f"How much can be allocated was not tried: {untried.reason}.")
+    if holders is not None and holders.value is not None:
+        words.append(f"Other holders of memory: {holders.value}.")
+    split = block is not None and most is not None and block < FRAGMENTED * most
+    text = " ".join(words)
+    advice = "Split the largest arrays: no single block can be that large." if split else ""
+    return said(title, text, advice, names=tuple(facts))
+
+
+RULES: tuple[Rule, ...] = (atomic, copy, copy_2d, allocate, capacity)

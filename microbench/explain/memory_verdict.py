@@ -5,8 +5,7 @@ from functools import partial
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, whole
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain.environment import GRAPHICS_MARK, HBM_BUS_BITS
-from microbench.explain.memory_levels import footprints
-from microbench.explain.memory_stream import IMPLEMENTATIONS, NATIVE, best_stream
+from microbench.explain.memory_levels import IMPLEMENTATIONS, NATIVE, best_stream, footprints
 from microbench.explain.verdicts import Cause, Reached, beyond_ceiling
 
 # Shares of the ceiling that sound memory gives; an H200's reads reach 94 % and its triad 91 %.

@@ -2,9 +2,10 @@
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rule, said
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rule, said, sentence
 from microbench.analysis.stats import Row
 from microbench.core.model import Scalar
 from microbench.core.units import as_time, counted, percent, plain, quantity, times
@@ -95,7 +96,7 @@ class Step(NamedTuple):
             full = isinstance(launches, int) and launches >= QUEUE
             if submit_s >= GATE_S:
                 return "launch-bound: it takes longer to submit than a gate may hold the GPU"
-            if self.why_no_gpu.endswith(ELSEWHERE):
+            if _reason(self.submit, "gpu").endswith(ELSEWHERE):
                 return "unknown: its work runs in streams of the library's own"
             return "launches: more than the queue holds" if full else "waits: it waits for the GPU in its own calls"
         if self.gpu.trust == "below floor":
@@ -106,11 +107,6 @@ class Step(NamedTuple):
             return "GPU-bound: the host submits faster than the GPU works"
         return "balanced: host and GPU take about equally long"
 
-    @property
-    def why_no_gpu(self) -> str:
-        """Why the GPU's time is unknown."""
-        return _reason(self.submit, "gpu")
-
 
 def fact(row: Row, name: str) -> Scalar:
     """A fact of the newest round of a row's case; None if it is unknown."""
@@ -118,7 +114,6 @@ def fact(row: Row, name: str) -> Scalar:
 
 
 def _reason(row: Row, name: str) -> str:
-    """Why a fact of the newest round is unknown; "" if nothing says so."""
     reasons = [each.reason for outcome in row.outcomes for each in outcome.facts if each.name == name]
     return (reasons[-1] if reasons else "") or ""
 
@@ -134,14 +129,17 @@ def name_of(row: Row) -> str:
     return plain(axes_of(row) or target.rpartition(":")[2], 24)
 
 
+def _cases(evidence: Evidence, benchmark: str, metric: str) -> list[tuple[Row, dict[str, Row]]]:
+    """A row of each measured case in the order of the run, and all rows of that case by their metric."""
+    every = evidence.rows(benchmark)
+    each = evidence.rows(benchmark, metric)
+    return [(one, {row.metric.name: row for row in every if row.case_id == one.case_id}) for one in each]
+
+
 def steps(evidence: Evidence) -> list[Step]:
     """Every measured case of a function, in the order of the run."""
-    found = []
-    for submit in evidence.rows(STEP, "submit"):
-        same = {row.metric.name: row for row in evidence.rows(STEP) if row.case_id == submit.case_id}
-        others = (same.get(name) for name in ("step", "gpu", "cold", "graph", "capture", "instantiate", "kernels"))
-        found.append(Step(submit, *others))
-    return found
+    others = ("step", "gpu", "cold", "graph", "capture", "instantiate", "kernels")
+    return [Step(submit, *map(same.get, others)) for submit, same in _cases(evidence, STEP, "submit")]
 
 
 class Kernel(NamedTuple):
@@ -222,12 +220,11 @@ class Kernel(NamedTuple):
 def kernels(evidence: Evidence) -> list[Kernel]:
     """Every measured case of a kernel, in the order of the run."""
     found = []
-    for duration in evidence.rows(KERNEL, "duration"):
-        same = {row.metric.name: row for row in evidence.rows(KERNEL) if row.case_id == duration.case_id}
+    for duration, same in _cases(evidence, KERNEL, "duration"):
         moved = same["bandwidth"].measurement.work.bytes if "bandwidth" in same else 0
         flops = same["throughput"].measurement.work.flops if "throughput" in same else 0
         made = Kernel(duration, same.get("kernel"), same.get("submit"), same.get("cold"), moved, flops)
-        found.append(made._replace(ceilings=_ceilings(evidence, made)))
+        found.append(made._replace(ceilings=tuple(_ceilings(with_roofs(evidence), made))))
     return found
 
 
@@ -236,34 +233,20 @@ def with_roofs(evidence: Evidence) -> Evidence:
     return next((one for one in (evidence, evidence.ceilings) if one is not None and bandwidth_roof(one)), evidence)
 
 
-def _ceilings(evidence: Evidence, kernel: Kernel) -> tuple[Ceiling, ...]:
-    """The measured ceilings with what the kernel reaches of each."""
-    where = with_roofs(evidence)
-    ceilings = []
-    moved = kernel.moved_bytes
-    if moved:
-        cached = _l2_rate(where, moved)
-        roof = bandwidth_roof(where)
-        if cached is not None:
-            ceilings.append(Ceiling(L2_CEILING, cached, "B/s", moved / kernel.best_s / cached))
-        elif roof is not None and roof.row is not None:
-            ceilings.append(Ceiling("DRAM as measured", roof.value, "B/s", moved / kernel.best_s / roof.value))
-    if kernel.flops:
-        best = compute_roof(where, kernel.precision)
-        if best is not None and best.row is not None:
-            share = kernel.flops / kernel.best_s / best.value
-            ceilings.append(Ceiling(f"{kernel.precision} products as measured", best.value, best.unit, share))
-    return tuple(ceilings)
-
-
-def _l2_rate(evidence: Evidence, moved_bytes: int) -> float | None:
-    """The L2's measured rate, if so many bytes fit it as well as those of that figure; else None."""
-    size_bytes = l2_bytes(evidence)
-    if size_bytes is None or moved_bytes > size_bytes * L2_RANGE[1]:
-        return None
+def _ceilings(where: Evidence, kernel: Kernel) -> Iterator[Ceiling]:
+    moved, roof, size_bytes = kernel.moved_bytes, bandwidth_roof(where), l2_bytes(where) or 0
     least, most = (share * size_bytes for share in L2_RANGE)
-    rates = [row.value for count, row in footprints(evidence, "memory_levels", "bandwidth") if least <= count <= most]
-    return max(rates, default=None)
+    points = footprints(where, "memory_levels", "bandwidth") if moved <= most else []
+    cached = max((row.value for count, row in points if least <= count <= most), default=None)
+    # Its rate where as many bytes fit the L2 as well as those of that figure.
+    if moved and cached is not None:
+        yield Ceiling(L2_CEILING, cached, "B/s", moved / kernel.best_s / cached)
+    elif moved and roof is not None and roof.row is not None:
+        yield Ceiling("DRAM as measured", roof.value, "B/s", moved / kernel.best_s / roof.value)
+    best = compute_roof(where, kernel.precision) if kernel.flops else None
+    if best is not None and best.row is not None:
+        share = kernel.flops / kernel.best_s / best.value
+        yield Ceiling(f"{kernel.precision} products as measured", best.value, best.unit, share)
 
 
 # A line of the screen: its name, and its parts with the rows behind them.
@@ -381,19 +364,13 @@ def a_graph_helps(evidence: Evidence) -> Finding | None:
     if not found:
         return None
     gain, one = max(found, key=lambda pair: pair[0])
-    compared = str(one.fact("compared") or "")
-    moved = one.fact("moved_nodes")
-    text = f"{compared[:1].upper()}{compared[1:]}."
+    moved, after = one.fact("moved_nodes"), one.pays_after
+    text = sentence(f"{one.fact('compared') or ''}.")
     if moved:
         text += f" {moved} of its nodes have other arguments at a second capture: inputs that move must be copied."
-    text += (
-        " Where the program does not wait after each call, host and GPU work at the same time and a graph gains less."
-    )
-    pays = (
-        f"; with its capture it pays off after {counted(one.pays_after, 'replay')}"
-        if one.pays_after is not None
-        else ""
-    )
+    text += " Where the program does not wait after each call, host and GPU work at the same time"
+    text += " and a graph gains less."
+    pays = f"; with its capture it pays off after {counted(after, 'replay')}" if after is not None else ""
     title = f"As a CUDA graph, {name_of(one.submit)} is {times(gain)} as fast, each call with one wait{pays}"
     advice = "Capture it once and replay it; copy each step's inputs into the same memory."
     return said(title, text, advice, rows=(one.step, one.graph))

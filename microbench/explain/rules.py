@@ -1,49 +1,80 @@
-"""Applies the rules of every file to a run, suite by suite in the order of a report: ``findings(run)``."""
+"""Applies the rules of every file to a run, suite by suite in the order of a report; here those of the host suite."""
 
 from collections.abc import Sequence
 from statistics import median
 
 import msgspec
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, evidence_by_device, rests_on, row_name, with_grade
+from microbench.analysis.evidence import (
+    Evidence,
+    Finding,
+    Rule,
+    evidence_by_device,
+    rests_on,
+    row_name,
+    rule,
+    said,
+    with_grade,
+)
 from microbench.analysis.stats import STABLE_HALF_WIDTH, STABLE_ROUNDS, STEADY_HALF_WIDTH, Row
 from microbench.core.model import Run
-from microbench.core.units import percent, round_percent
+from microbench.core.units import as_time, percent, round_percent, times
 from microbench.explain import (
-    compute_power,
     compute_products,
     compute_units,
     compute_verdict,
     environment,
     graph_rules,
-    host,
     launch_rules,
-    link_copy,
-    link_gpus,
     link_paths,
+    link_rules,
     link_verdict,
     memory_access,
-    memory_allocation,
     memory_levels,
-    memory_stream,
     memory_verdict,
     own,
 )
 
+COARSE_CLOCK_S = 1e-6
+SLEEP_RATIO = 3.0
+
+
+@rule("host.clock", f"step or reading above {as_time(COARSE_CLOCK_S)}")
+def clock(evidence: Evidence) -> Finding | None:
+    """Whether the host's clock can time single calls."""
+    step, call = evidence.row("host_timer", "step"), evidence.row("host_timer", "call")
+    if step is None or call is None:
+        return None
+    coarse = max(step.value, call.value) > COARSE_CLOCK_S
+    title = f"The host's clock is {'too coarse' if coarse else 'fine enough'} to time single calls"
+    text = f"A reading takes {as_time(call.value)}, and it moves in steps of {as_time(step.value)}."
+    advice = "Use tsc as the kernel's clock source instead of hpet or acpi_pm." if coarse else ""
+    return said(title, text, advice, rows=(step, call), severity="warning" if coarse else "good")
+
+
+@rule("host.wakeup", f"a sleeping hand-off above {SLEEP_RATIO:g} times a spinning one")
+def wakeups(evidence: Evidence) -> Finding | None:
+    """What it costs to wake a sleeping thread against one that spins."""
+    spin = evidence.row("host_wakeup", "round_trip", how="spin")
+    sleeping = [row for how in ("event", "pipe") if (row := evidence.row("host_wakeup", "round_trip", how=how))]
+    if spin is None or not sleeping:
+        return None
+    least = min(row.value for row in sleeping)
+    slow = least > spin.value * SLEEP_RATIO
+    title = f"Waking a sleeping thread takes {as_time(least)}, {times(least / spin.value)} a spinning hand-off"
+    text = "A blocking wait for the GPU pays for such a wake-up."
+    advice = "Spin while waiting for short GPU work." if slow else ""
+    return said(title, text, advice, rows=(spin, *sleeping))
+
+
 HOST = "host"
 RULES: dict[str, tuple[Rule, ...]] = {
-    "host": host.RULES,
+    "host": (clock, wakeups),
     "launch": launch_rules.RULES,
     "graph": graph_rules.RULES,
-    "link": (*link_verdict.RULES, *link_copy.RULES, *link_gpus.RULES, *link_paths.RULES),
-    "memory": (
-        *memory_verdict.RULES,
-        *memory_stream.RULES,
-        *memory_levels.RULES,
-        *memory_access.RULES,
-        *memory_allocation.RULES,
-    ),
-    "compute": (*compute_verdict.RULES, *compute_power.RULES, *compute_products.RULES, *compute_units.RULES),
+    "link": (*link_verdict.RULES, *link_rules.RULES, *link_paths.RULES),
+    "memory": (*memory_verdict.RULES, *memory_levels.RULES, *memory_access.RULES),
+    "compute": (*compute_verdict.RULES, *compute_products.RULES, *compute_units.RULES),
     "own": own.RULES,
 }
 

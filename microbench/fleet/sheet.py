@@ -32,7 +32,7 @@ from microbench.report.document import (
     columns,
 )
 from microbench.report.heading import SIMULATED
-from microbench.report.page import sheet
+from microbench.report.page.page import answer_page
 
 # How much the screen and the page show.
 MOST_NAMED, MOST_SLOW, MOST_CURVES, MOST_FAILED = 8, 3, 12, 20
@@ -124,7 +124,7 @@ def page(verdict: Verdict) -> str:
         everything.append(Finding("fleet.alike", "note", f"{NOT_COMPARED[0].upper()}{NOT_COMPARED[1:]}", "", CEILINGS))
     elif not everything:
         everything = [Finding("fleet.alike", "good", "No GPU is an outlier", "", THRESHOLD)]
-    return sheet.build(
+    return answer_page(
         kind=f"campaign {plain(verdict.campaign)}: {_counted(verdict.gpus)}",
         title=f"{title[:1].upper()}{title[1:]}",
         mark=SIMULATED if verdict.simulated else "",

@@ -69,7 +69,7 @@ class Drawn(ABC):
         terminal.draw(shown, console, brief=brief, why=why)
 
     def _repr_html_(self) -> str:
-        from microbench.report.page.fragment import fragment
+        from microbench.report.page.page import fragment
 
         return fragment(self._sheet(), self._figures())
 

@@ -106,11 +106,11 @@ def consistent(run: Run) -> Iterator[None]:
 def screen_of(run: Run, path: Path, name: str | None = None) -> Screen:
     """The answer of a run on one screen; ``name`` is what the user called it."""
     from microbench.archive import store
-    from microbench.report.sheets import screen
+    from microbench.report.sheets import view
 
     with consistent(run):
         called = name if name not in (None, LAST) else ""
-        return screen.screen(
+        return view.screen(
             run,
             name=called or "",
             reference=is_reference(path),

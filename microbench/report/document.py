@@ -300,6 +300,11 @@ class AnswerLine(msgspec.Struct, frozen=True):
     verdict: Severity | None = None
 
 
+def answer_line(name: str, *words: str, verdict: Severity | None = None) -> AnswerLine:
+    """A line of words without grades."""
+    return AnswerLine(name, tuple(map(Cell, words)), verdict=verdict)
+
+
 class Block(msgspec.Struct, frozen=True):
     """The lines of one GPU, below its name and what it is connected by."""
 

@@ -25,12 +25,11 @@ MOST_LIMITS = 8
 MOST_LEVELS = 4
 MOST_FACT_VALUES = 4
 STATUS_WORDS = {"timed_out": "timed out"}
-Tail = Literal["p1", "p90", "p99", "worst", "min", "max"]
+Quantile = Literal["p1", "p90", "p99", "min", "max"]
 # The columns after a single figure, by the kind of its metric, and the order in which a narrow page drops them.
-TAILS: dict[str, tuple[Tail, ...]] = {"time": ("p90", "p99", "worst"), "rate": ("p1", "min"), "": ("p90", "p99", "max")}
-DROPS: dict[Tail, int] = {"p90": 2, "p99": 1, "worst": 3, "max": 3, "p1": 1, "min": 2}
-QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
-    "p1": "p1", "p90": "p90", "p99": "p99", "worst": "max", "min": "min", "max": "max",
+TAILS: dict[str, tuple[tuple[str, Quantile, int], ...]] = {
+    "time": (("p90", "p90", 2), ("p99", "p99", 1), ("worst", "max", 3)), "rate": (("p1", "p1", 1), ("min", "min", 2)),
+    "": (("p90", "p90", 2), ("p99", "p99", 1), ("max", "max", 3)),
 }  # fmt: skip
 
 # With fewer calls p99 is hardly different from the slowest one.
@@ -124,6 +123,22 @@ def matrix(
     return Table(title, about, (corner, *(Column(words, align, drop) for words, drop in named)), rows, notes)
 
 
+def table_of(
+    title: str,
+    about: str,
+    each: Iterable[Value],
+    *cells: tuple[str | Column, Callable[[Value], Cell]],
+    notes: tuple[str, ...] = (),
+) -> Table | None:
+    """A row for each thing, a column for each of ``cells``: its title, and the cell of a thing. None without any."""
+    rows = tuple(tuple(cell(one) for _, cell in cells) for one in each)
+    titles = tuple(
+        name if isinstance(name, Column) else Column(name, "right" if at else "left")
+        for at, (name, _) in enumerate(cells)
+    )
+    return Table(title, about, titles, rows, notes) if rows else None
+
+
 def bars_table(bars: Bars, tone: Tone = "plain") -> Table:
     """The figures of bars as a table, the labels first."""
     rows = tuple((Cell(bar.label, tone=tone), *bar.cells) for bar in bars.bars)
@@ -166,9 +181,6 @@ def question(info: BenchmarkInfo) -> str:
     return (info.about.strip().splitlines() or [""])[0]
 
 
-# The layouts of a table: metrics side by side, metrics by the values of one axis, or one metric a row.
-
-
 def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
     """The columns and rows for these rows, whose cases differ in ``axes``."""
     metrics = list(dict.fromkeys(row.metric.name for row in measured))
@@ -180,7 +192,7 @@ def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layo
     tails = TAILS[kinds.pop() if alike else ""] if not across or len(metrics) == 1 else ()
     titles = [Column(axis_title(name), "left") for name in axes]
     titles += map(Column, metrics) if across else [Column("metric", "left"), Column("value")]
-    titles += [Column(name, drop=DROPS[name]) for name in tails]
+    titles += [Column(name, drop=drop) for name, _, drop in tails]
     lines: dict[str | int, dict[str, Row]] = {}
     for number, row in enumerate(measured):
         lines.setdefault(row.case_id if across else number, {})[row.metric.name] = row
@@ -196,7 +208,7 @@ def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layo
         cells += [] if across else [Cell(first.metric.name)]
         figures = {name: figure(row, limit_of(row)) for name, row in by_metric.items()}
         cells += [figures.get(name, NOTHING) for name in (metrics if across else by_metric)]
-        ends = (quantity(first.over_rounds(QUANTILES[name]), first.metric.unit) for name in tails)
+        ends = (quantity(first.over_rounds(quantile), first.metric.unit) for _, quantile, _ in tails)
         rows.append((*cells, *(Cell(words, tone="quiet") for words in ends)))
     return tuple(titles), tuple(rows)
 
@@ -223,9 +235,6 @@ def _blank_at_zero(axes: Iterable[str], measured: Sequence[Row]) -> frozenset[st
         if without and sized and not without & sized:
             blank.add(size)
     return frozenset(blank)
-
-
-# Notes below the tables of a benchmark: checks, limits, fixed parameters and facts.
 
 
 def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf) -> list[str]:
@@ -306,8 +315,6 @@ def fact_words(fact: Fact) -> str:
         return short_size(value)
     return f"{value} {fact.unit}".strip()
 
-
-# Tables of facts, and of cases that were not measured.
 
 # Facts with a number in their name, such as those of each device on a path: hop0_kind, hop1_kind.
 NUMBERED = re.compile(r"(?P<group>[a-z]+)(?P<number>[0-9]{1,3})_(?P<name>[a-z_]+)")

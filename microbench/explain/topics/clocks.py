@@ -5,8 +5,8 @@ from operator import truediv
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import percent
-from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz
 from microbench.explain.compute_units import ALUS, DATA, LASTING, dtype_of, rates, same_case
+from microbench.explain.compute_verdict import LASTS, lasting, nvml_clock_hz
 from microbench.explain.topics.topic import Topic, TopicFigures, in_unit
 
 NORMAL, ZEROS = "normal", "zeros"
@@ -15,9 +15,8 @@ NUMBERS = {NORMAL: "random numbers", ZEROS: "zeros"}
 EQUAL = 1.03
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """The highest clock, the clock of sustained work, burst and sustained rates, and the effect of the data."""
-    known = TopicFigures(evidence)
     gpu = evidence.gpu
     highest_hz, limit_w = (gpu.sm_clock_max_hz, gpu.power_limit_w) if gpu is not None else (None, None)
     known.reported("highest", "the highest SM clock", highest_hz, in_unit("Hz"), "GPU sm_clock_max_hz")
@@ -48,7 +47,6 @@ def figures(evidence: Evidence) -> TopicFigures:
             known.row(f"{data}_{metric}", f"{what}, {numbers}", same_case(evidence, row, metric), DATA)
     alu = next(iter(rates(evidence, ALUS, operation="fma_fp32")), None)
     known.row("alu", "SM clock, fp32 multiply-adds", same_case(evidence, alu, "sm_clock"), ALUS)
-    return known
 
 
 TOPIC = Topic(
@@ -56,7 +54,7 @@ TOPIC = Topic(
     title="Clocks and power",
     about="which clock the SMs really run at, and what takes the rest",
     suites=("compute",),
-    figures=figures,
+    collect=figures,
     needs=("settled", "burst"),
     related=("tensor",),
     text="""

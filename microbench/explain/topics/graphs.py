@@ -7,8 +7,8 @@ from microbench.analysis.evidence import Evidence, paid_after, rests_on
 from microbench.analysis.graph_steps import kernel_counts, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
-from microbench.explain.graph_facts import curve_of, kernels_of
-from microbench.explain.launch_facts import call, usual_gap
+from microbench.explain.graph_rules import curve_of, kernels_of
+from microbench.explain.launch_rules import call, usual_gap
 from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures, count, counted, word
 from microbench.model.constants import Pair, making_of, pairs, profiled_longer
 from microbench.model.fit import fit
@@ -19,9 +19,8 @@ GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"
 LONG_NS = 10_000
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """A step of short and of long kernels as stream and as graph, the calls, and the cost of a graph."""
-    known = TopicFigures(evidence)
     gains, made = kernel_counts(evidence), [nodes for nodes, _ in curve_of(evidence, "instantiate")]
     kernels = usual_kernels([nodes for nodes in gains if nodes in made] or gains or made)
     known.parameter("kernels", "kernels in a step", kernels, count, GAIN, "kernels")
@@ -49,7 +48,6 @@ def figures(evidence: Evidence) -> TopicFigures:
         "replays", "replays until the graph pays", "making / saved, rounded up", counted("replay", "replays"),
         paid_after, "making", "saved",
     )  # fmt: skip
-    return known
 
 
 def _gain(known: TopicFigures, evidence: Evidence, name: str, pair: Pair | None) -> None:
@@ -74,7 +72,7 @@ TOPIC = Topic(
     title="What a CUDA Graph gains",
     about="what a replay saves, what a graph costs, when it has paid",
     suites=("launch", "graph"),
-    figures=figures,
+    collect=figures,
     needs=("gain_short", "making"),
     related=("launch", "traffic", "queue"),
     commands=(PREDICT,),

@@ -4,7 +4,7 @@ from operator import sub
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time
-from microbench.explain.launch_facts import FOUR_ARGUMENTS, call, call_of, layer_rows, stream_gap
+from microbench.explain.launch_rules import FOUR_ARGUMENTS, call, call_of, layer_rows, stream_gap
 from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures
 
 COST, LAYERS = "launch_cost", "launch_layers"
@@ -18,9 +18,8 @@ PYTHON: dict[str, tuple[str, str, int, str]] = {
 }
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """The parts of a launch, the GPU's gap between kernels, and the call from Python."""
-    known = TopicFigures(evidence)
     known.constant("submit", "the launch call", call(evidence), COST)
     known.measured("start", "from the call to the kernel's start", COST, "start")
     known.measured("complete", "from there until a synchronise returns", COST, "complete")
@@ -34,7 +33,6 @@ def figures(evidence: Evidence) -> TopicFigures:
         row = next((row for row in rows if str(row.params["layer"]).startswith(layer)), None)
         if row is not None or not measured:  # where others were measured, this layer is not installed
             known.constant(slot, what, call_of(evidence, row) if row is not None else None, LAYERS)
-    return known
 
 
 TOPIC = Topic(
@@ -42,7 +40,7 @@ TOPIC = Topic(
     title="What a launch costs",
     about="what a launch costs, and when the GPU waits for it",
     suites=("launch",),
-    figures=figures,
+    collect=figures,
     needs=("submit", "gap"),
     related=("graphs", "queue", "traffic"),
     commands=(PREDICT,),

@@ -16,19 +16,16 @@ PRICES = {
 FAST_ENOUGH = 1 - links.PAGEABLE_LOSS
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """Copies of both kinds of memory at one size, the price of that size, and the size of a fast copy."""
-    known = TopicFigures(evidence)
     rates = {
         (direction, memory): dict(links.copies(evidence, links.HOST, direction, memory))
         for direction in links.DIRECTIONS
         for memory in ("pinned", "pageable")
     }
     common = set.intersection(*(set(points) for points in rates.values()))
-    priced = (
-        common & set(links.pinning_sizes(evidence, links.REGISTER)) & set(links.pinning_sizes(evidence, links.TOUCH))
-    )
-    size_bytes = max(priced or common, default=None)
+    prices = (evidence.curve(PINNING, "pin", "size_bytes", way=way) for way in (links.REGISTER, links.TOUCH))
+    size_bytes = max(common.intersection(*map(dict, prices)) or common, default=None)
     known.parameter("size", "bytes of copy and buffer", size_bytes, lambda value: size(int(value)), COPY, "size_bytes")
     for (direction, memory), points in rates.items():
         what = f"{memory} copies {links.DIRECTIONS[direction]}"
@@ -53,7 +50,6 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.fitted(
         "half", "half the bandwidth from", "T = a + V / b, at a × b", about_size, half, rests_on(*fitted), COPY
     )
-    return known
 
 
 TOPIC = Topic(
@@ -61,7 +57,7 @@ TOPIC = Topic(
     title="Pinned memory",
     about="what pageable copies lose, and when pinned memory has paid",
     suites=("link",),
-    figures=figures,
+    collect=figures,
     needs=("share_h2d",),
     related=("topology", "traffic"),
     text="""

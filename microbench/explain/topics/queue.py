@@ -5,7 +5,7 @@ from operator import mul
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time, axis_value
-from microbench.explain.launch_facts import call
+from microbench.explain.launch_rules import call
 from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures, word
 
 QUEUE, SWEEP, COST = "launch_queue", "launch_duration", "launch_cost"
@@ -13,9 +13,8 @@ QUEUE, SWEEP, COST = "launch_queue", "launch_duration", "launch_cost"
 USUAL_NS = 10_000
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """The depth without and with large arguments, the time to fill it, and a call into a full queue."""
-    known = TopicFigures(evidence)
     depths = evidence.curve(QUEUE, "depth", "argument_bytes")
     known.row("depth", "launches that the queue holds", depths[0][1] if depths else None, QUEUE)
     known.constant("submit", "the launch call", call(evidence), COST)
@@ -30,7 +29,6 @@ def figures(evidence: Evidence) -> TopicFigures:
     words = axis_value("duration_ns", ns or 0)
     known.parameter("kernel", "length of the kernels", ns, word(words), SWEEP, "duration_ns")
     known.row("period", f"each launch of kernels of {words}", period, SWEEP)
-    return known
 
 
 TOPIC = Topic(
@@ -38,7 +36,7 @@ TOPIC = Topic(
     title="The launch queue",
     about="how far the host may run ahead, and what a full queue does",
     suites=("launch",),
-    figures=figures,
+    collect=figures,
     needs=("depth",),
     related=("launch", "graphs", "traffic"),
     commands=(PREDICT,),

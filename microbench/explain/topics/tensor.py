@@ -11,9 +11,8 @@ from microbench.explain.topics.topic import Topic, TopicFigures, count
 FILLED = 0.9
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """Both paths clock for clock, instructions alone, and products: large, small, of other types."""
-    known = TopicFigures(evidence)
     dtype = next(iter(units.tensor_dtypes(evidence)), None)
     wgmma, mma = (units.per_clock(evidence, path, dtype or "") for path in (units.WGMMA, units.MMA))
     known.named("dtype", "type of the operands", dtype, units.TENSORS, "dtype")
@@ -42,11 +41,9 @@ def figures(evidence: Evidence) -> TopicFigures:
     if sums := units.halves(evidence):
         known.row("short_sums", "fp16 with fp16 accumulation", sums[0], units.TENSORS)
         known.row("long_sums", "fp16 with fp32 accumulation", sums[1], units.TENSORS)
-    return known
 
 
 def _by_size(evidence: Evidence, dtype: str) -> list[Row]:
-    """cuBLASLt's square products of a type, the largest last."""
     return sorted(
         units.rates(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE), key=lambda row: whole(row, "size")
     )
@@ -57,7 +54,7 @@ TOPIC = Topic(
     title="Paths to the tensor cores",
     about="what each path to the tensor cores gives, what a product keeps",
     suites=("compute",),
-    figures=figures,
+    collect=figures,
     needs=("mma", "product"),
     related=("clocks",),
     text="""

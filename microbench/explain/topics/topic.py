@@ -185,7 +185,7 @@ class Passage(msgspec.Struct, frozen=True):
 class Topic(msgspec.Struct, frozen=True):
     """A text about one question, with the figures of any run.
 
-    ``about`` is its line in the list, ``suites`` measure its figures. ``figures`` collects them; ``needs`` are the
+    ``about`` is its line in the list, ``suites`` measure its figures. ``collect`` adds them; ``needs`` are the
     slots that a run must fill to be chosen for it. ``related``: topics to go on with; ``commands``: others, each with
     what it does.
 
@@ -198,12 +198,18 @@ class Topic(msgspec.Struct, frozen=True):
     title: str
     about: str
     suites: tuple[str, ...]
-    figures: Callable[[Evidence], TopicFigures]
+    collect: Callable[[TopicFigures, Evidence], None]
     needs: tuple[str, ...]
     text: str
     when: Mapping[str, Condition | tuple[str, ...]] = {}
     related: tuple[str, ...] = ()
     commands: tuple[tuple[str, str], ...] = ()
+
+    def figures(self, evidence: Evidence) -> TopicFigures:
+        """Those that this GPU has."""
+        known = TopicFigures(evidence)
+        self.collect(known, evidence)
+        return known
 
     @property
     def headline(self) -> list[Passage]:

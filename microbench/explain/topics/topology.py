@@ -11,9 +11,8 @@ STATE, COPY, LATENCY, TOGETHER, PEER = "link_state", "link_copy", "link_latency"
 NOW, MOST = ("generation_now", "lanes_now"), ("generation_gpu_max", "lanes_gpu_max")
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """The speed of the link and its most, copies against its ceiling, a read across it, and the other GPUs."""
-    known = TopicFigures(evidence)
     facts = links.link_facts(evidence)
     if links.shares_memory(evidence, facts) is None:
         now, most = facts.now if not facts.idle else None, links.gpu_speed(evidence, facts)
@@ -37,25 +36,22 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.reported("hidden", "a virtual machine hides the path", hidden, word("hidden"), "virtual_bus")
     reads = links.host_reads(evidence)
     known.row("read", "the GPU reads a word of host memory", reads[0][1] if reads else None, LATENCY)
-    gpus, gpu = known.evidence.environment.gpus, known.evidence.gpu
-    wanted = (gpu.index if gpu is not None else 0, links.EVERYBODY, "h2d")
-    matches = [
-        case for case in links.contentions(known.evidence) if (case.gpu_index, case.others, case.direction) == wanted
-    ]
-    if matches or len(gpus) > 1:
-        known.row("alone", "copies to the GPU, alone", matches[0].alone if matches else None, TOGETHER)
-        known.row("together", "while all others copy", matches[0].together if matches else None, TOGETHER)
+    gpu_index, several = evidence.gpu.index if evidence.gpu is not None else 0, len(evidence.environment.gpus) > 1
+    chosen: dict[str, int | str] = {"gpu_index": gpu_index, "beside": links.EVERYBODY, "direction": "h2d"}
+    alone, together = (evidence.row(TOGETHER, metric, **chosen) for metric in ("alone", "together"))
+    if several or (alone is not None and together is not None):
+        known.row("alone", "copies to the GPU, alone", alone if together is not None else None, TOGETHER)
+        known.row("together", "while all others copy", together if alone is not None else None, TOGETHER)
     known.computed("left", "left while others copy", "together / alone", percent, truediv, "together", "alone")
     way = links.usual_way(evidence) or ""
     on, off = links.pairs(evidence, way), links.pairs(evidence, way, "off")
     pair = next(iter(on), None)
-    if pair is not None or len(evidence.environment.gpus) > 1:
+    if pair is not None or several:
         known.row("peer", "GPU to GPU, one direction", on[pair] if pair is not None else None, PEER)
         known.row("staged", "without peer access", off.get(pair) if pair is not None else None, PEER)
     known.computed("gain", "peer access brings", "on / off", times, truediv, "peer", "staged")
     nvlinks = facts.number("nvlinks") or None
     known.reported("nvlinks", "NVLinks of the GPU", nvlinks, counted("NVLink", "NVLinks"), "nvlinks")
-    return known
 
 
 TOPIC = Topic(
@@ -63,7 +59,7 @@ TOPIC = Topic(
     title="The path to the GPU",
     about="what lies between processor and GPU, and who else is on it",
     suites=("link",),
-    figures=figures,
+    collect=figures,
     needs=("now",),
     related=("pinned", "traffic"),
     text="""

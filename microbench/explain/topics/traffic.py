@@ -2,10 +2,12 @@
 
 from operator import mul, truediv
 
+import numpy as np
+
 from microbench.analysis.evidence import Evidence, rests_on
 from microbench.core.model import link_rate
 from microbench.core.units import percent, rate_of
-from microbench.explain.launch_facts import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
+from microbench.explain.launch_rules import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES
 from microbench.explain.topics.topic import Topic, TopicFigures, count, in_unit
 
 TRAFFIC, COST = "launch_traffic", "launch_cost"
@@ -13,16 +15,17 @@ TRAFFIC, COST = "launch_traffic", "launch_cost"
 GRAPHS = (100, 1000, 10, 1)
 
 
-def figures(evidence: Evidence) -> TopicFigures:
+def figures(known: TopicFigures, evidence: Evidence) -> None:
     """Bytes a launch, a byte of arguments and a replay; what that is of the link."""
-    known = TopicFigures(evidence)
     for slot, metric, way in (("received", "received", "to the GPU"), ("sent", "sent", "back")):
         what = f"a launch moves {way}"
         known.measured(slot, what, TRAFFIC, metric, work="launch", duration_ns=0, argument_bytes=0)
     sizes = evidence.curve(TRAFFIC, "received", "argument_bytes", work="launch", duration_ns=0)
+    xs, ys = [size_bytes for size_bytes, _ in sizes], [row.value for _, row in sizes]
+    slope = float(np.polyfit(xs, ys, 1)[0]) if len(sizes) > 1 else None
     known.fitted(
         "per_byte", "a byte of arguments adds", "slope over argument_bytes", in_unit("B/launch"),
-        slope([(size_bytes, row.value) for size_bytes, row in sizes]), rests_on(*(row for _, row in sizes)), TRAFFIC,
+        slope, rests_on(*(row for _, row in sizes)), TRAFFIC,
     )  # fmt: skip
     known.measured("throughput", "time per launch of many", COST, "throughput")
     known.computed(
@@ -41,7 +44,6 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.parameter("nodes", "kernels of the graph", nodes, count, TRAFFIC, "work")
     known.computed("one_by_one", "launched one by one", "received × kernels", in_unit("B"), mul, "received", "nodes")
     known.measured("checked", "counted for each byte of a copy", TRAFFIC, "received_per_byte", work="pinned_h2d")
-    return known
 
 
 def _pace(launches_per_s: float) -> str:
@@ -53,7 +55,7 @@ TOPIC = Topic(
     title="What launches move over the link",
     about="the bytes a launch moves over the link: latency, or bandwidth?",
     suites=("launch",),
-    figures=figures,
+    collect=figures,
     needs=("received",),
     related=("launch", "topology", "pinned"),
     text="""

@@ -22,40 +22,19 @@ NO_XML = re.compile("[\ufffe\uffff]")
 Point = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
 Symbol = Literal["circle", "square", "diamond", "triangle"]
+Colour = Tone | Literal["ground", "ink", "muted", "grid"]
 
 
-class Palette(NamedTuple):
+class Palette(dict[str, str]):
     """Colours by purpose, in any form that an SVG attribute accepts.
 
     ``first`` to ``fourth`` are series, ``fifth`` to ``eighth`` further causes of idle time, ``quiet`` is for secondary
     lines, ``page`` and ``raised`` are backgrounds of the page, and ``good`` to ``problem`` are severities of findings.
     """
 
-    ground: str
-    ink: str
-    muted: str
-    quiet: str
-    grid: str
-    first: str
-    second: str
-    third: str
-    fourth: str
-    fifth: str
-    sixth: str
-    seventh: str
-    eighth: str
-    page: str
-    raised: str
-    good: str
-    note: str
-    advice: str
-    warning: str
-    problem: str
-
-    def of(self, tone: Tone | Literal["ground", "ink", "muted", "grid"]) -> str:
+    def of(self, tone: Colour) -> str:
         """The colour of a tone; ink for a tone that has no colour."""
-        colour: str = getattr(self, tone.removeprefix("on_"), self.ink)
-        return colour
+        return self.get(tone.removeprefix("on_"), self["ink"])
 
 
 # The same hues on both grounds. Series colours are also text, so their contrast to the ground is at least 4.5 : 1
@@ -75,8 +54,7 @@ DARK = Palette(
     problem="#ff7b72",
 )  # fmt: skip
 # CSS variables of the page: its drawings change colour with it.
-PAGE = Palette(*(f"var(--{name})" for name in Palette._fields))
-Colour = Tone | Literal["ground", "ink", "muted", "grid"]
+PAGE = Palette({name: f"var(--{name})" for name in LIGHT})
 
 
 class Stroke(NamedTuple):
@@ -143,10 +121,10 @@ class Canvas:
         width, height = _number(self.width + 2 * margin), _number(self.height + 2 * margin)
         begin, size = _number(-margin), f'width="{width}" height="{height}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{begin} {begin} {width} {height}" {size} '
-        head += f'font-size="{USUAL:g}" fill="{palette.ink}" stroke-linejoin="round" stroke-linecap="round"'
+        head += f'font-size="{USUAL:g}" fill="{palette["ink"]}" stroke-linejoin="round" stroke-linecap="round"'
         if label:
             head += f' font-family="{FONT}" role="img" aria-label="{escaped(label)}"'
-        ground = f'<rect x="{begin}" y="{begin}" {size} fill="{palette.ground}"/>' if label else ""
+        ground = f'<rect x="{begin}" y="{begin}" {size} fill="{palette["ground"]}"/>' if label else ""
         return f"{head}>{ground}{''.join(_element(shape, palette) for shape in self.shapes)}</svg>"
 
 
@@ -198,9 +176,9 @@ def _element(shape: Shape, palette: Palette) -> str:
             place += f' text-anchor="{anchor}"' if anchor != "start" else ""
             place += f' font-size="{_number(size)}"' if size != USUAL else ""
             place += ' font-weight="600"' if bold else ""
-            fill = f' fill="{colour}"' if colour != palette.ink else ""
+            fill = f' fill="{colour}"' if colour != palette["ink"] else ""
             words = escaped(text)
-            behind = f'stroke="{palette.ground}" stroke-width="4" aria-hidden="true"'
+            behind = f'stroke="{palette["ground"]}" stroke-width="4" aria-hidden="true"'
             under = f"<text {place} {behind}>{words}</text>" if halo else ""
             return f"{under}<text {place}{fill}>{words}</text>"
 

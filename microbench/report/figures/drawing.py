@@ -76,9 +76,6 @@ def legend(canvas: Canvas, entries: Sequence[tuple[str, Colour, Symbol | None]])
     canvas.height = y + ROW / 2 + GAP / 2
 
 
-# Curves: lines with their names beside them, limits dashed, marks named above.
-
-
 def curve(canvas: Canvas, picture: Curve, *, height: float = CURVE_HEIGHT, hints: Hints = None) -> None:
     """The lines of a curve between its axes. ``hints`` put x and y into words for a pointer on a dot."""
     lines = [line for line in picture.lines if line.points]
@@ -203,9 +200,6 @@ def histogram(canvas: Canvas, picture: Histogram) -> None:
     canvas.height = bottom + GAP / 2
 
 
-# Time lines: lanes to scale.
-
-
 def time_line(canvas: Canvas, picture: TimeLine, *, end_s: float | None = None) -> None:
     """Lanes over one axis of time up to ``end_s`` (left out: the end); a text without room in its span is a hint."""
     end_s = end_s or picture.end_s
@@ -273,9 +267,6 @@ def _distance(canvas: Canvas, span: Span, begin: float, end: float, middle: floa
     canvas.shapes.append(Words(centre, middle, span.text, anchor="middle"))
 
 
-# Maps: a square each, in rows behind their name.
-
-
 def tiles(canvas: Canvas, picture: Tiles) -> None:
     """The legend, then the rows of a map; a row that is too long goes on below."""
     legend(canvas, [(words, tone, "square") for tone, words in picture.legend])
@@ -292,9 +283,6 @@ def tiles(canvas: Canvas, picture: Tiles) -> None:
             size = TILE - BETWEEN_TILES
             canvas.shapes.append(Rectangle(x, y, size, size, tile.tone, radius=2.0, hint=tile.text))
         canvas.height += -(-len(row.tiles) // across) * TILE + BETWEEN_TILES
-
-
-# Bars: each under its label and figures, several runs in one group.
 
 
 def bars(canvas: Canvas, picture: Bars, *, most: float | None = None) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.core.model import Run
 from microbench.core.units import about_size, as_time, percent, plain, quantity, three_digits, times
-from microbench.explain import compute_power, compute_products, graph_rules, launch_rules, link_copy, memory_levels
+from microbench.explain import compute_products, compute_verdict, graph_rules, launch_rules, link_rules, memory_levels
 from microbench.explain.link_facts import DIRECTIONS
 from microbench.model import words
 from microbench.model.fit import fit
@@ -50,6 +50,8 @@ class Panel(NamedTuple):
 
 # What a figure shows of one GPU: panels, findings whose titles are its conclusion, and tables for the terminal.
 Gathered = tuple[list[Panel], Sequence[Finding | None], Sequence[Table | None]]
+# A panel of one of several runs, with the run's label and colour; the label of a single run is "".
+Member = tuple[str, Tone, Panel]
 
 
 def _panels(*pictures: Curve | TimeLine | Bars | None, words: tuple[Words, Words] = (str, str)) -> list[Panel]:
@@ -70,7 +72,7 @@ GATHERED: dict[str, Callable[[Evidence], Gathered]] = {
     ),
     "link": lambda one: (
         _panels(*(link.rates(one, direction) for direction in DIRECTIONS), words=(about_size, BANDWIDTH)),
-        [link_copy.copy_size(one)], [link.fits(one)],
+        [link_rules.copy_size(one)], [link.fits(one)],
     ),
     "memory": lambda one: (
         [
@@ -85,7 +87,7 @@ GATHERED: dict[str, Callable[[Evidence], Gathered]] = {
     ),
     "sustained": lambda one: (
         _panels(roofline.rates_over_time(one), roofline.state_over_time(one), words=(as_time, percent)),
-        [compute_power.sustained(one)], (),
+        [compute_verdict.sustained(one)], (),
     ),
     "step": _step,
 }  # fmt: skip
@@ -97,14 +99,6 @@ class Origin(NamedTuple):
     evidence: Evidence
     label: str = ""
     reference: bool = False
-
-
-class Member(NamedTuple):
-    """A panel of one of several runs, with the run's label and colour; the label of a single run is ""."""
-
-    label: str
-    tone: Tone
-    panel: Panel
 
 
 class Figure(NamedTuple):
@@ -245,11 +239,7 @@ def _index(evidence: Evidence) -> str:
 
 
 def _started(evidence: Evidence) -> str:
-    """When the newest session began, as in the report's heading."""
     return _short(evidence.run.sessions[-1].started_at[:16].replace("T", " ")) if evidence.run.sessions else ""
-
-
-# Several runs in one picture: each run has a colour.
 
 
 def _groups(shown: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
@@ -258,7 +248,7 @@ def _groups(shown: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
     for (label, panels), tone in zip(shown, SERIES_TONES, strict=False):
         for panel in panels:
             key = label if isinstance(panel.picture, TimeLine) else panel.picture.title
-            groups.setdefault(key, []).append(Member(label, tone, panel))
+            groups.setdefault(key, []).append((label, tone, panel))
     return list(groups.values())
 
 
@@ -320,11 +310,8 @@ def _ticks(several: Sequence[tuple[Mark, ...]], *, log: bool) -> tuple[Mark, ...
     return tuple(every[at] for at in sorted(every))
 
 
-# The drawn data as tables.
-
-
 def _table(members: Sequence[Member]) -> Table:
-    picture = members[0].panel.picture
+    picture = members[0][2].picture
     if isinstance(picture, Bars):  # a row for each bar; of several runs the first figure of each
         if len(members) == 1:
             return bars_table(picture, "strong")
@@ -344,7 +331,7 @@ def _table(members: Sequence[Member]) -> Table:
 
 def _point_table(members: Sequence[Member]) -> Table:
     """A row for each place on the axis, a column for each line."""
-    first = members[0].panel
+    first = members[0][2]
     lines = [
         (", ".join(filter(None, (label, line.name))) or "value", panel.y_words, dict(line.points))
         for label, _, panel in members
@@ -363,9 +350,6 @@ def _point_table(members: Sequence[Member]) -> Table:
     picture = first.picture
     corner = Column(picture.x_title if isinstance(picture, Curve) else "", "left")
     return matrix(picture.title, picture.about, names, cells, first.x_words, corner)
-
-
-# The same pictures for the terminal.
 
 
 def available(run: Run) -> list[str]:

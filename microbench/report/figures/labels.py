@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from microbench.report.figures.canvas import Point, width_of
 
@@ -37,24 +38,19 @@ class Outline:
     """The highest and the lowest point of a line within each step of the area's width."""
 
     def __init__(self, points: Sequence[Point], area: Box) -> None:
-        self._left = area.left
-        steps = int((area.right - area.left) / STEP) + 1
-        self._tops, self._bottoms = [math.inf] * steps, [-math.inf] * steps
-        for (x, y), (next_x, next_y) in itertools.pairwise([*points, points[-1]]):
-            for step in range(max(self._step(x), 0), min(self._step(next_x), steps - 1) + 1):
-                ends = (max(x, area.left + step * STEP), min(next_x, area.left + (step + 1) * STEP))
-                slope = (next_y - y) / (next_x - x) if next_x > x else 0.0
-                found = [y + slope * (end - x) for end in ends] if next_x > x else [y, next_y]
-                self._tops[step] = min(self._tops[step], *found)
-                self._bottoms[step] = max(self._bottoms[step], *found)
-
-    def _step(self, x: float) -> int:
-        return int((x - self._left) / STEP)
+        xs, ys = np.array(points).T
+        edges = np.arange(area.left, area.right + STEP, STEP)
+        at_edges = edges[(xs[0] < edges) & (edges < xs[-1])]
+        order = np.argsort(np.concatenate([xs, at_edges]), kind="stable")
+        self._left, self._xs = area.left, np.concatenate([xs, at_edges])[order]
+        self._ys = np.concatenate([ys, np.interp(at_edges, xs, ys)])[order]
 
     def between(self, left: float, right: float) -> tuple[float, float]:
         """The highest and the lowest point between two places; (inf, -inf) outside the line."""
-        steps = slice(max(self._step(left), 0), self._step(right) + 1)
-        return min(self._tops[steps], default=math.inf), max(self._bottoms[steps], default=-math.inf)
+        first, last = (math.floor((x - self._left) / STEP) for x in (left, right))
+        ends = (self._left + STEP * first, self._left + STEP * (last + 1))
+        ys = self._ys[np.searchsorted(self._xs, ends[0], "left") : np.searchsorted(self._xs, ends[1], "right")]
+        return (float(ys.min()), float(ys.max())) if len(ys) else (math.inf, -math.inf)
 
     def room(self, box: Box) -> float:
         """Pixels between the line and a box above or below it, at most ENOUGH; -ENOUGH if the line crosses the box."""

@@ -1,18 +1,16 @@
 """Gathers what the page shows about a single figure: its spread, limit, rounds and checks, and its samples."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 from microbench.analysis.evidence import Evidence, row_name
 from microbench.analysis.stats import Row, values_of
-from microbench.core.model import PerCall
 from microbench.core.units import axis_title, axis_value, percent, plain, quantity, wall
 from microbench.report.document import GRADES, TRUST_MARKS
-from microbench.report.tables import QUANTILES, TAILS, call_quantiles, fact_notes, levels_words, spread_of
+from microbench.report.tables import TAILS, call_quantiles, fact_notes, levels_words, spread_of
 
 CLOCKS = {"host": "the host's clock", "device": "the GPU's clock", "counter": "a counter"}
 BINS = 40
@@ -22,58 +20,33 @@ LONGEST_WORDS = 2000
 ONE_VALUE = 1 + 1e-9
 
 
-class Histogram(msgspec.Struct, frozen=True):
-    """The counts of equally wide columns over a logarithmic axis, and marks as (percent of the width, words)."""
-
-    title: str
-    counts: tuple[int, ...]
-    marks: tuple[tuple[float, str], ...]
+# What the page's script shows: a figure, and the counts of equally wide columns over a logarithmic axis.
+Detail = dict[str, Any]
+# The index of a row's detail by its name; None without one.
+Place = Callable[[str], int | None]
 
 
-class Detail(msgspec.Struct, frozen=True):
-    """What the page shows about one figure; ``grade`` is its mark, its tone and its meaning."""
+def details(groups: Sequence[Evidence], found: list[Detail]) -> Callable[[str | None], Place]:
+    """Adds details of each newest row of each GPU to ``found``.
 
-    title: str
-    case: str
-    about: str
-    value: str
-    spread: str
-    grade: tuple[str, str, str]
-    words: tuple[tuple[str, str], ...]
-    pictures: tuple[Histogram, ...]
-
-
-class Details(NamedTuple):
-    """Details of all figures of a run, and the index of each row's among them: by GPU (None: the host) and name."""
-
-    found: list[Detail]
-    places: dict[tuple[str | None, str], int]
-
-    def place(self, device: str | None, name: str) -> int | None:
-        """The index of a row's detail in ``found``; the host's row if the GPU has none of that name."""
-        return self.places.get((device, name), self.places.get((None, name)))
-
-
-def details(groups: Sequence[Evidence]) -> Details:
-    """Details of each newest row of each GPU."""
-    gathered = Details([], {})
+    Returns what finds the rows of a GPU (None: the host); it finds the host's row if the GPU has none of that name.
+    """
+    places: dict[tuple[str | None, str], int] = {}
     for group in groups:
         for row in group.all_rows():
-            if (row.device, row_name(row)) not in gathered.places:
-                gathered.places[row.device, row_name(row)] = len(gathered.found)
-                words = ((name, plain(text, LONGEST_WORDS)) for name, text in _words(row, group) if text)
-                one = Detail(
-                    title=plain(f"{row.benchmark}: {row.metric.name}"),
-                    case=plain(row.case_id, LONGEST_WORDS),
-                    about=plain(row.metric.about, LONGEST_WORDS),
-                    value=quantity(row.value, row.metric.unit),
-                    spread=spread_of(row),
-                    grade=(*TRUST_MARKS[row.trust], f"{row.trust}: {GRADES[row.trust]}"),
-                    words=tuple(words),
-                    pictures=tuple(_pictures(row)),
-                )
-                gathered.found.append(one)
-    return gathered
+            if (row.device, row_name(row)) not in places:
+                places[row.device, row_name(row)] = len(found)
+                found.append({
+                    "title": plain(f"{row.benchmark}: {row.metric.name}"),
+                    "case": plain(row.case_id, LONGEST_WORDS),
+                    "about": plain(row.metric.about, LONGEST_WORDS),
+                    "value": quantity(row.value, row.metric.unit),
+                    "spread": spread_of(row),
+                    "grade": (*TRUST_MARKS[row.trust], f"{row.trust}: {GRADES[row.trust]}"),  # mark, tone, meaning
+                    "words": [(name, plain(text, LONGEST_WORDS)) for name, text in _words(row, group) if text],
+                    "pictures": list(_pictures(row)),
+                })  # fmt: skip
+    return lambda device: lambda name: places.get((device, name), places.get((None, name)))
 
 
 def _words(row: Row, group: Evidence) -> Iterator[tuple[str, str]]:
@@ -85,8 +58,8 @@ def _words(row: Row, group: Evidence) -> Iterator[tuple[str, str]]:
     if (known := row.deviation) is not None:
         yield "other processes", f"standard deviation {percent(known.share)}, from {known.rounds} rounds of other runs"
     yield "two levels", levels_words(row)
-    for tail in TAILS.get(row.metric.kind, TAILS[""]):
-        yield tail, quantity(row.over_rounds(QUANTILES[tail]), unit)
+    for tail, quantile, _ in TAILS.get(row.metric.kind, TAILS[""]):
+        yield tail, quantity(row.over_rounds(quantile), unit)
     rounds = len(row.summaries)
     if rounds > 1:
         medians = [quantity(summary.interval.median, unit) for summary in row.summaries[:MOST_ROUNDS]]
@@ -120,38 +93,29 @@ def _range(values: Sequence[float | None], unit: Literal["Hz", "°C", "W"]) -> s
     return " to ".join(dict.fromkeys(quantity(value, unit) for value in ends))
 
 
-def _pictures(row: Row) -> Iterator[Histogram]:
+def _pictures(row: Row) -> Iterator[Detail]:
+    """Histograms of the samples and of single calls; ``marks`` are (percent of the width, words)."""
+    unit = row.metric.unit
     every = (one for outcome in row.outcomes for one in outcome.measurements)
     samples = np.concatenate([values_of(row.metric, one) for one in every if one.metric == row.metric.name and one.n])
     several = len(row.outcomes) > 1
-    rounds = f" of {len(row.outcomes)} rounds" if several else ""
-    if (drawn := histogram(samples, row.metric.unit, f"{len(samples)} samples{rounds}")) is not None:
-        yield drawn
-    calls = row.summaries[0].per_call
-    if calls is not None:
-        yield _single_calls(calls, row.metric.unit, f"{calls.n} single calls{' of the first round' if several else ''}")
-
-
-def histogram(samples: np.typing.NDArray[np.floating], unit: str, title: str) -> Histogram | None:
-    """Samples in BINS logarithmic bins from the least to the most; None without two different values above 0."""
     low, high = float(samples.min()), float(samples.max())
-    if not (low > 0 and high > low * ONE_VALUE and math.isfinite(high)):
-        return None
-    length = math.log(high / low)
-    places = np.minimum((np.log(samples / low) * (BINS / length)).astype(np.int64), BINS - 1)
-    middle = float(np.median(samples))
-    median = (round(math.log(middle / low) / length * 100, 1), f"median {quantity(middle, unit)}")
-    marks = ((0.0, quantity(low, unit)), median, (100.0, quantity(high, unit)))
-    return Histogram(title, tuple(np.bincount(places, minlength=BINS).tolist()), marks)
-
-
-def _single_calls(calls: PerCall, unit: str, title: str) -> Histogram:
-    """The histogram of single calls, without the empty bins after the last one."""
-    length = max((index for index, count in enumerate(calls.counts) if count), default=0) + 1
-    step = 100 / math.log(calls.ratio) / length
-    marks = tuple(
-        (min(max(round(math.log(value / calls.first_edge) * step, 1), 0.0), 100.0), f"{name} {quantity(value, unit)}")
-        for name, value in call_quantiles(calls)
-        if value > 0
-    )
-    return Histogram(title, calls.counts[:length], marks)
+    if low > 0 and high > low * ONE_VALUE and math.isfinite(high):  # two different values above 0
+        length = math.log(high / low)
+        places = np.minimum((np.log(samples / low) * (BINS / length)).astype(np.int64), BINS - 1)
+        middle = float(np.median(samples))
+        at = round(math.log(middle / low) / length * 100, 1)
+        marks = [(0.0, quantity(low, unit)), (at, f"median {quantity(middle, unit)}"), (100.0, quantity(high, unit))]
+        title = f"{len(samples)} samples{f' of {len(row.outcomes)} rounds' if several else ''}"
+        yield {"title": title, "counts": np.bincount(places, minlength=BINS).tolist(), "marks": marks}
+    calls = row.summaries[0].per_call
+    if calls is not None:  # without the empty bins after the last one
+        bins = max((index for index, count in enumerate(calls.counts) if count), default=0) + 1
+        step = 100 / math.log(calls.ratio) / bins
+        marks = [
+            (min(max(round(math.log(at / calls.first_edge) * step, 1), 0.0), 100.0), f"{name} {quantity(at, unit)}")
+            for name, at in call_quantiles(calls)
+            if at > 0
+        ]
+        title = f"{calls.n} single calls{' of the first round' if several else ''}"
+        yield {"title": title, "counts": calls.counts[:bins], "marks": marks}

@@ -1,18 +1,18 @@
 """Makes one HTML page of diagnoses: answer, findings, a flame graph of the idle time, a typical step, and tables."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
-from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, percent, plain
 from microbench.diagnosis import lanes, stacks
 from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES, said
 from microbench.diagnosis.owners import owners
 from microbench.diagnosis.words import speedup
-from microbench.report.document import Lane, Span, Table, TimeLine, Tone
+from microbench.report.document import Lane, Span, TimeLine
 from microbench.report.page.page import packed
 from microbench.report.page.templates import environment, page_context
 from microbench.report.sheets import recorded_step
@@ -25,61 +25,30 @@ MOST_FLAMES, SMALLEST = 40, 0.002
 FLAME = "as wide as its time, below what calls it; the colour is the cause"
 
 
-class _Figure(NamedTuple):
-    """A drawing that the page's script makes of the data under its ``id``; ``still`` is for readers without scripts."""
-
-    id: str
-    kind: Literal["step", "flame"]
-    title: str
-    about: str
-    still: TimeLine
-    legend: tuple[tuple[Tone, str], ...]
-
-
-class _Part(NamedTuple):
-    """A trace for the template."""
-
-    id: str
-    name: str
-    heading: str
-    facts: tuple[tuple[str, str], ...]
-    findings: tuple[Finding, ...]
-    figures: tuple[_Figure, ...]
-    tables: tuple[Table, ...]
-
-
 def build(several: Sequence[Diagnosis], costs: str) -> str:
     """The page of these diagnoses. ``costs`` says whose constants the predictions use."""
-    parts, blocks = [], {}
+    parts: list[dict[str, Any]] = []
+    blocks: dict[str, Markup] = {}
     for place, diagnosis in enumerate(several):
-        figures = []
-        for figure, data in _figures(diagnosis, f"trace-{place}"):
-            figures.append(figure)
-            blocks[figure.id] = packed(data)
-        parts.append(_part(diagnosis, f"trace-{place}", costs, tuple(figures)))
-    return (
-        environment()
-        .get_template("diagnosis.html")
-        .render(
-            page_context(), title=", ".join(part.name for part in parts), traces=parts, blocks=blocks,
-            contents=[(part.id, part.name) for part in parts],
-        )
-    )  # fmt: skip
-
-
-def _part(diagnosis: Diagnosis, name: str, costs: str, figures: tuple[_Figure, ...]) -> _Part:
-    shown = screen(diagnosis, costs, "", everything=True)
-    (block,) = shown.blocks
-    lines = [(line.name, " · ".join(cell.text for cell in line.parts)) for line in block.lines]
-    return _Part(
-        id=name,
-        name=plain(diagnosis.trace.source),
-        heading=_heading(diagnosis),
-        facts=(("trace", " · ".join(block.about)), *lines, ("constants", costs)),
-        findings=shown.findings,
-        figures=figures,
-        tables=shown.tables,
-    )
+        shown = screen(diagnosis, costs, "", everything=True)
+        (block,) = shown.blocks
+        lines = [(line.name, " · ".join(cell.text for cell in line.parts)) for line in block.lines]
+        drawn = list(_figures(diagnosis, f"trace-{place}"))
+        blocks |= {figure["id"]: packed(data) for figure, data in drawn}
+        part: dict[str, Any] = {
+            "id": f"trace-{place}",
+            "name": plain(diagnosis.trace.source),
+            "heading": _heading(diagnosis),
+            "facts": (("trace", " · ".join(block.about)), *lines, ("constants", costs)),
+            "findings": shown.findings,
+            "figures": [figure for figure, _ in drawn],
+            "tables": shown.tables,
+        }
+        parts.append(part)
+    contents = [(part["id"], part["name"]) for part in parts]
+    title = ", ".join(name for _, name in contents)
+    page = environment().get_template("diagnosis.html")
+    return page.render(page_context(), title=title, traces=parts, blocks=blocks, contents=contents)
 
 
 def _heading(diagnosis: Diagnosis) -> str:
@@ -94,16 +63,15 @@ def _heading(diagnosis: Diagnosis) -> str:
     return heading[:1].upper() + heading[1:]
 
 
-def _figures(diagnosis: Diagnosis, name: str) -> Iterator[tuple[_Figure, bytes]]:
-    """The idle time as a flame graph, and the typical step, each with its data."""
+def _figures(diagnosis: Diagnosis, name: str) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The idle time as a flame graph, and the typical step: each for the template and as the data that the page's
+    script draws under its ``id``. ``still`` is for readers without scripts."""
     if diagnosis.idle is not None and (flame := stacks.flame(diagnosis, MOST_FLAMES, SMALLEST)):
         whole_s = flame[0].pieces[-1].end_s
-        drawn = recorded_step.drawn(flame)
         what = "each step" if diagnosis.steps is not None else "the trace"
-        still = TimeLine("", "", whole_s, time_ticks(whole_s), drawn)
+        still = TimeLine("", "", whole_s, time_ticks(whole_s), recorded_step.drawn(flame))
         title = f"The idle time of {what}, {as_time(whole_s)}, by cause and function"
-        figure = _Figure(f"{name}-idle", "flame", title, FLAME, still, _legend(diagnosis, flame))
-        yield figure, _encoded(drawn, whole_s)
+        yield _figure(f"{name}-idle", "flame", title, FLAME, diagnosis, flame, still)
     begin_ns, end_ns = lanes.window(diagnosis)
     stretch = lanes.lanes_of(
         diagnosis, begin_ns, end_ns, threads=recorded_step.MOST_THREADS, streams=recorded_step.MOST_STREAMS,
@@ -111,15 +79,23 @@ def _figures(diagnosis: Diagnosis, name: str) -> Iterator[tuple[_Figure, bytes]]
     )  # fmt: skip
     title = f"{'A typical step' if diagnosis.steps is not None else 'The trace'}, {as_time(stretch.length_s)}"
     about, still = recorded_step.about(diagnosis, stretch), recorded_step.pictures(diagnosis)[0]
-    figure = _Figure(f"{name}-step", "step", title, about, still, _legend(diagnosis, stretch.lanes))
-    yield figure, _encoded(recorded_step.drawn(stretch.lanes), stretch.length_s)
+    yield _figure(f"{name}-step", "step", title, about, diagnosis, stretch.lanes, still)
 
 
-def _legend(diagnosis: Diagnosis, drawn: Sequence[lanes.Lane]) -> tuple[tuple[Tone, str], ...]:
-    """What the colours of these lanes mean."""
+def _figure(
+    name: str,
+    kind: str,
+    title: str,
+    about: str,
+    diagnosis: Diagnosis,
+    drawn: Sequence[lanes.Lane],
+    still: TimeLine,
+) -> tuple[dict[str, Any], bytes]:
     used = {piece.what for lane in drawn for piece in lane.pieces}
-    legend = (("work", "work of the GPU"), *((cause, said(diagnosis.trace, cause)) for cause in CAUSES))
-    return tuple((TONES[what], words) for what, words in legend if what in used)
+    colours = (("work", "work of the GPU"), *((cause, said(diagnosis.trace, cause)) for cause in CAUSES))
+    legend = [(TONES[what], words) for what, words in colours if what in used]
+    figure = {"id": name, "kind": kind, "title": title, "about": about, "still": still, "legend": legend}
+    return figure, _encoded(recorded_step.drawn(drawn), still.end_s)
 
 
 def _encoded(drawn: Sequence[Lane], length_s: float) -> bytes:

@@ -1,9 +1,11 @@
-"""Makes one HTML page of one or several runs: findings, figures, tables and the runs themselves, with no network."""
+"""Makes HTML: a page of runs with the runs themselves, a page of an answer, and a piece for a notebook. No network."""
 
 import base64
 import gzip
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Sequence
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,13 +14,21 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, Finding
 from microbench.core.model import SAMPLES_KEPT, Measurement, Run
-from microbench.report.document import GRADES, SPREAD, SPREAD_WITHIN, Block, Report, Screen, Table
+from microbench.report.document import GRADES, SPREAD, SPREAD_WITHIN, Curve, Report, Screen, Table, Tiles
 from microbench.report.figures.catalogue import KINDS
 from microbench.report.figures.figure import Figure
 from microbench.report.heading import SIMULATED
-from microbench.report.page.details import Details, details
+from microbench.report.page.details import Detail, details
 from microbench.report.page.machine import commands, machine_tables
-from microbench.report.page.templates import HALF_WIDTH, NARROW_WIDTH, environment, page_context, slug
+from microbench.report.page.templates import (
+    HALF_WIDTH,
+    NARROW_WIDTH,
+    element_context,
+    environment,
+    page_context,
+    scoped_style,
+    slug,
+)
 
 # A page of this size opens at once in a browser and can be sent by mail.
 MOST_BYTES = 3_000_000
@@ -30,8 +40,6 @@ LEVEL = 5
 FIRST_FINDINGS, FOLDED = 3, ("sustained", "step")
 # A finding names at most this many of the rows behind it.
 MOST_RESTS = 6
-
-Place = Callable[[str], int | None]
 
 
 class Subject(NamedTuple):
@@ -60,42 +68,17 @@ class Page(NamedTuple):
     carried: Carried
 
 
-class _Part(NamedTuple):
-    """A subject for the template. ``id`` begins its element ids; ``before`` details of other subjects come first."""
-
-    id: str
-    name: str
-    file: str
-    report: Report
-    blocks: tuple[Block, ...]
-    first: tuple[tuple[Finding, str | None], ...]  # with the GPU that each is about
-    machine: tuple[Table, ...]
-    commands: tuple[str, ...]
-    details: Details
-    before: int
-
-    def place(self, device: str | None) -> Place:
-        """A function that finds the index of a row of that GPU among all details on the page."""
-
-        def find(name: str) -> int | None:
-            index = self.details.place(device, name)
-            return None if index is None else index + self.before
-
-        return find
-
-
 def build(subjects: Sequence[Subject], figures: Sequence[Figure], *, most_bytes: int = MOST_BYTES) -> Page:
     """The page of these runs, at most ``most_bytes`` long in UTF-8 unless even the fewest samples are too many.
 
     ``figures`` are drawn from all of the runs together.
     """
     templates = environment()
-    parts = _parts(subjects, figures)
-    context = _context(parts, figures)
+    found: list[Detail] = []
+    context = _context(_parts(subjects, figures, found), figures)
     head = templates.get_template("page.html").render(context)
-    found = packed(msgspec.json.encode([detail for part in parts for detail in part.details.found]))
     # Rendered without the runs first: the rest of the page decides how many of their samples fit.
-    blocks = {"details": found, **{f"run-{index}": "" for index in range(len(subjects))}}
+    blocks = {"details": packed(msgspec.json.encode(found)), **{f"run-{index}": "" for index in range(len(subjects))}}
     end = partial(templates.get_template("end.html").render, context)
     bare = end(carried=Carried((), SAMPLES_KEPT, thinned=True), blocks=blocks)
     carried = fitting([subject.run for subject in subjects], most_bytes - len(head.encode()) - len(bare.encode()))
@@ -140,19 +123,18 @@ def thinned(run: Run, most: int) -> Run:
 
 
 def _count(measurement: Measurement) -> int:
-    """The number of stored samples, counted without decoding them."""
     return bytes(measurement.samples).count(b",") + 1
 
 
-def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part]:
+def _parts(subjects: Sequence[Subject], figures: Sequence[Figure], found: list[Detail]) -> list[dict[str, Any]]:
+    """The subjects for the template, their details added to ``found``."""
     drawn = [picture for figure in figures for picture in figure.pictures]
-    charted = {
-        name for one in figures if one.name in KINDS and one.name not in FOLDED for name in KINDS[one.name].benchmarks
-    }
-    parts: list[_Part] = []
+    open_figures = (KINDS[one.name] for one in figures if one.name in KINDS and one.name not in FOLDED)
+    charted = {name for kind in open_figures for name in kind.benchmarks}
+    parts: list[dict[str, Any]] = []
     for index, subject in enumerate(subjects):
         # Pictures that the page's figures show are not shown again.
-        sections = (
+        sections = tuple(
             replace(
                 section,
                 pictures=tuple(one for one in section.pictures if one not in drawn),
@@ -162,36 +144,35 @@ def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part
             )
             for section in subject.report.sections
         )
-        part = _Part(
-            id=f"run-{index}-" if len(subjects) > 1 else "",
-            name=subject.name,
-            file=f"{slug(subject.run.run_id)}.json",
-            report=replace(subject.report, sections=tuple(sections)),
-            blocks=subject.screen.blocks,
-            first=tuple(
-                (one, next((part.device for part in subject.report.sections if one in part.findings), None))
-                for one in subject.screen.findings[:FIRST_FINDINGS]
-            ),
-            machine=machine_tables(subject.run),
-            commands=commands(subject.run),
-            details=details(subject.groups),
-            before=sum(len(part.details.found) for part in parts),
-        )
+        first = subject.screen.findings[:FIRST_FINDINGS]
+        gpus = [next((part.device for part in sections if one in part.findings), None) for one in first]
+        part = {
+            "id": f"run-{index}-" if len(subjects) > 1 else "",  # begins its element ids
+            "name": subject.name,
+            "file": f"{slug(subject.run.run_id)}.json",
+            "report": replace(subject.report, sections=sections),
+            "blocks": subject.screen.blocks,
+            "first": list(zip(first, gpus, strict=True)),
+            "machine": machine_tables(subject.run),
+            "commands": commands(subject.run),
+            "place": details(subject.groups, found),
+        }
         parts.append(part)
     return parts
 
 
-def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any]:
-    marks = [part.report.mark for part in parts]
+def _context(parts: list[dict[str, Any]], figures: Sequence[Figure]) -> dict[str, Any]:
+    reports = [part["report"] for part in parts]
+    marks, first = [report.mark for report in reports], parts[0]["id"]
     suites: dict[str, str] = {}  # each leads to the first run that has it
     for part in parts:
-        for section in part.report.sections:
-            suites.setdefault(section.suite, f"{part.id}{slug(section.title)}")
+        for section in part["report"].sections:
+            suites.setdefault(section.suite, f"{part['id']}{slug(section.title)}")
     begin = [("findings", "Findings"), *([("figures", "Figures")] if figures else [])]
-    end = [(f"{parts[0].id}environment", "Environment"), (f"{parts[0].id}repeat", "Repeat"), ("data", "Data")]
+    end = [(f"{first}environment", "Environment"), (f"{first}repeat", "Repeat"), ("data", "Data")]
     return {
         **page_context(),
-        "title": ", ".join(dict.fromkeys(part.report.title for part in parts)),
+        "title": ", ".join(dict.fromkeys(report.title for report in reports)),
         # The mark of a figure from several runs: SIMULATED if one of them is simulated, else the mark that all of them
         # share.
         "mark": SIMULATED if SIMULATED in marks else marks[0] if len(set(marks)) == 1 else "",
@@ -206,3 +187,49 @@ def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any
         "half_width": HALF_WIDTH,
         "narrow_width": NARROW_WIDTH,
     }
+
+
+OWN = "\ue000"  # a private character, which stands for what makes ids unique
+
+
+def fragment(shown: Report | Screen, figures: Sequence[Figure] = ()) -> str:
+    """The report or the screen as one element with its style, without scripts; ``figures`` are folded at its end."""
+    numbers = count()
+    context = element_context() | {
+        "style": scoped_style(), "figures": figures, "most_rests": MOST_RESTS, "mark": shown.mark,
+        "banners": shown.banners, "next_id": lambda: f"{OWN}-{next(numbers)}",
+    }  # fmt: skip
+    if isinstance(shown, Screen):
+        context |= {
+            "title": shown.run, "facts": (), "blocks": shown.blocks, "sections": (), "tables": shown.tables,
+            "findings": (*shown.distorting, *shown.findings), "footer": (shown.left_out,) if shown.left_out else (),
+        }  # fmt: skip
+    else:
+        context |= {
+            "title": shown.title, "facts": shown.facts, "blocks": (), "sections": shown.sections, "footer": (),
+            "tables": () if shown.problems is None else (shown.problems,), "findings": shown.environment,
+        }  # fmt: skip
+    text = environment().get_template("fragment.html").render(context)
+    # Ids must differ between the outputs of a notebook, and be the same for the same output on every machine.
+    return text.replace(OWN, hashlib.sha256(text.encode()).hexdigest()[:8])
+
+
+def answer_page(
+    kind: str,
+    title: str,
+    mark: str,
+    facts: Sequence[tuple[str, str]],
+    findings: Sequence[Finding],
+    pictures: Sequence[Curve | Tiles],
+    tables: Sequence[Table],
+) -> str:
+    """The page. ``kind`` is a line above the title that says what the page is about; ``mark`` is SIMULATED or ""."""
+    contents = [("findings", "Findings"), ("pictures", "Pictures"), *([("tables", "Tables")] if tables else [])]
+    return (
+        environment()
+        .get_template("sheet.html")
+        .render(
+            page_context(), kind=kind, title=title, mark=mark, contents=contents, blocks={}, facts=facts,
+            findings=findings, pictures=pictures, tables=tables,
+        )
+    )  # fmt: skip

@@ -29,6 +29,8 @@ DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
 SCRIPTS = ("unpacking.js", "tables.js", "details.js", "step.js", "page.js")
 # Longer texts are cut, with their length.
 LONGEST_WORDS = 2000
+# The columns from this one on have no room for notes of their own.
+MOST_NOTED = 9
 # Longer cells of a table may break into lines.
 LONGEST_UNBROKEN = 32
 # The widths of drawings in CSS pixels: in one of two columns, across the page, on a phone or next to a table.
@@ -82,7 +84,7 @@ def style() -> Markup:
         f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
         f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}"
     )
-    return Markup(grounds + _source("page.css"))  # no word of a run is in it
+    return Markup(grounds + _rules())  # no word of a run is in it
 
 
 def scoped_style() -> Markup:
@@ -93,7 +95,7 @@ def scoped_style() -> Markup:
         f"[data-jp-theme-light=false] .microbench,.vscode-dark .microbench{{color-scheme:dark;{dark}}}"
     )
     # Nested rules hold for what is inside of the element; & is the element itself.
-    inside = _source("page.css").replace(":root", "&")
+    inside = _rules().replace(":root", "&")
     own = (
         "padding:14px 18px;border-radius:var(--radius);overflow-wrap:anywhere;"
         "h3{margin:14px 0 4px}.card{margin-top:10px}.portions>strong{white-space:nowrap}"
@@ -123,10 +125,7 @@ def element_context() -> dict[str, Any]:
 
 
 def _colours() -> tuple[str, str]:
-    """The colours on a light and on a dark ground, as properties of CSS."""
-    light, dark = (
-        "".join(f"--{name}:{colour};" for name, colour in palette._asdict().items()) for palette in (LIGHT, DARK)
-    )
+    light, dark = ("".join(f"--{name}:{colour};" for name, colour in palette.items()) for palette in (LIGHT, DARK))
     return light, dark
 
 
@@ -134,7 +133,12 @@ def _source(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-# Tables on the page sort by the number in a cell, with its prefix and unit.
+def _rules() -> str:
+    """The page's rules: first a tone for each colour of the palette, and room for the longest note of each column."""
+    tones = (f".tone-{name}{{color:var(--{name})}}" for name in list(PAGE)[list(PAGE).index("first") :])
+    notes = (f"td:nth-child({at}) small{{min-width:calc(var(--note-{at},0ch)*.86)}}" for at in range(1, MOST_NOTED))
+    return "".join((*tones, *notes, _source("page.css")))
+
 
 # A number that begins a date, a time, a version or an address does not match: such cells sort as text.
 FIGURE = re.compile(r"(?P<sign>[+−-]?)±?(?P<digits>\d+(?:\.\d+)?)(?![.:-]?\d)\s?(?P<unit>[^\s\d,;·]*)")
@@ -161,9 +165,6 @@ def sort_key(text: str) -> float | None:
     return -value if number["sign"] in ("-", "−") else value
 
 
-# Pictures.
-
-
 def _drawn(picture: Drawing | Figure, width: float) -> Markup:
     """A picture as SVG of that width; a wide one again for phones."""
     # Every text in an SVG is escaped where it is made.
@@ -183,7 +184,6 @@ def _svg(picture: Drawing | Figure, width: float) -> str:
 
 
 def _heard(picture: Drawing) -> str:
-    """The words for a drawing that a screen reader reads."""
     names = [line.name for line in picture.lines if line.name] if isinstance(picture, Curve) else []
     marks = [] if isinstance(picture, TimeLine | Tiles) else [mark.text for mark in picture.marks]
     return ": ".join(filter(None, (picture.title, picture.about, ", ".join(names), ", ".join(marks))))
@@ -193,9 +193,6 @@ def _longest(picture: Bars | Stacks) -> float:
     if isinstance(picture, Bars):
         return max((max(bar.value, bar.beyond or 0.0) for bar in picture.bars), default=0.0)
     return max((sum(portion.value for portion in stack.portions) for stack in picture.stacks), default=0.0)
-
-
-# Cells of tables.
 
 
 def _classes(column: Column, cell: Cell | None = None) -> Markup:

@@ -4,6 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from microbench.analysis.evidence import row_name
 from microbench.analysis.stats import Interval, Row
 from microbench.comparison.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
@@ -12,7 +14,7 @@ from microbench.comparison.words import SUITE, Side, findings, methods_in_words,
 from microbench.core.model import Run
 from microbench.core.units import MISSING, from_to, percent, ratio, ratio_range
 from microbench.report.curves import param_words
-from microbench.report.document import Banner, Cell, Column, Histogram, Mark, Picture, Report, Section, Table, Tone
+from microbench.report.document import Banner, Cell, Column, Histogram, Mark, Report, Section, Table, Tone, columns
 from microbench.report.heading import SIMULATED, run_words
 from microbench.report.tables import NOTHING, fact_words
 
@@ -48,7 +50,7 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
     shown = unconfirmed if everything else unconfirmed[:MOST_LISTED]
     hidden = (f"and {len(unconfirmed) - len(shown)} smaller ones",) if len(shown) < len(unconfirmed) else ()
     changes += _table("Moved, but not confirmed: alternate sessions to confirm", shown, hidden)
-    pictures: list[Picture] = [*_incomparable(comparison), *changes, *_moved(comparison)]
+    pictures: list[Table | Histogram] = [*_incomparable(comparison), *changes, *_moved(comparison)]
     if everything:
         unclear = [change for change in comparison.of("unclear") if change.reason != "unconfirmed"]
         pictures += [*_table("Unclear", unclear), *_table("Within 10 %", comparison.of("within 10 %"))]
@@ -80,32 +82,24 @@ def in_turn_sheet(found: InTurn, a: str, b: str) -> Report:
         zip(comparison.changes, found.smallest, strict=True),
         key=lambda one: (order.index(one[0].verdict), -one[0].size),
     )
-    rows = [
-        (
-            Cell(change.verdict, tone=TONES[change.verdict]),
-            Cell(figure_words(change.new), of=row_name(change.new)),
-            # The medians of both sides may be of two states of the host; the ratio is of pairs.
-            Cell(from_to(change.base.value, _by_ratio(change), change.metric.unit)),
-            _ratio_cell(change, change.judged),
-            Cell(ratio_range(change.judged.low, change.judged.high) if change.judged else "", tone="quiet"),
-            Cell(percent(smallest) if smallest is not None else str(change.reason or ""), tone="quiet"),
-        )
-        for change, smallest in judged
-    ]
-    columns = (
-        *(Column("", "left"), Column("figure", "left"), Column("A → B"), Column("B / A"), Column("")),
-        Column("would find"),
-    )
+    rows = []
+    for change, smallest in judged:
+        base, by = change.base.value, change.judged
+        # The medians of both sides may be of two states of the host; the ratio is of pairs.
+        after = base * by.median if by is not None else change.new.value
+        found_from = percent(smallest) if smallest is not None else str(change.reason or "")
+        rows.append((*_cells(change, base, after, by), Cell(found_from, tone="quiet")))
+    titles = columns("", "figure", "A → B", "B / A", "", "would find", left=2)
     notes = (
         f"B / A: the mean over {found.pairs} pairs of rounds with its {percent(found.confidence)} interval; a pair in "
         "which the host changed its state does not count; A → B: the median of A, and B by this ratio",
         f"same: the interval stays within ±{percent(comparison.same_within)}; would find: the smallest change that 95 "
         "of 100 such measurements find",
     )
-    not_measured = [(Cell(side), Cell(why, tone="warning")) for side, why in found.unmeasured]
+    not_measured = tuple((Cell(side), Cell(why, tone="warning")) for side, why in found.unmeasured)
     tables = (
-        Table("Figures", "", columns, tuple(rows), notes),
-        *_short_table("Not measured", (Column("", "left"), Column("why", "left")), not_measured),
+        Table("Figures", "", titles, tuple(rows), notes),
+        *_cut(Table("Not measured", "", columns("", "why", left=2), not_measured)),
         *_machines(comparison, "A", "B"),
     )
     verdict = summary(comparison)
@@ -118,15 +112,10 @@ def in_turn_sheet(found: InTurn, a: str, b: str) -> Report:
     )
 
 
-def _by_ratio(change: Change) -> float:
-    return change.new.value if change.judged is None else change.base.value * change.judged.median
-
-
 def _machines(comparison: Comparison, base: str, new: str) -> list[Table]:
-    columns = (Column("", "left"), Column(base, "left"), Column(new, "left"))
     facts = ((fact.name, fact_words(fact.base), fact_words(fact.new)) for fact in comparison.differences)
-    rows = [(Cell(name), Cell(before[:LONGEST]), Cell(after[:LONGEST])) for name, before, after in facts]
-    return _short_table("The machines", columns, rows)
+    rows = tuple((Cell(name), Cell(before[:LONGEST]), Cell(after[:LONGEST])) for name, before, after in facts)
+    return _cut(Table("The machines", "", columns("", base, new, left=3), rows))
 
 
 def _named(side: Side, run: Run) -> str:
@@ -140,8 +129,7 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
     if not changes:
         return []
     adjusted = any(map(_tells_more, changes))
-    columns = [Column("", "left"), Column("figure", "left"), Column("BASE → NEW"), Column("ratio"), Column("")]
-    columns += [Column("adjusted")] if adjusted else []
+    titles = columns("", "figure", "BASE → NEW", "ratio", "", *(["adjusted"] if adjusted else []), left=2)
     notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval with what differs from run to run"]
     if adjusted:
         notes.append("adjusted decides: at the same SM clock, or less what the whole suite did")
@@ -155,15 +143,19 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
         base, new, telling = change.base.value, change.new.value, _tells_more(change)
         # Where nothing was adjusted, the interval shown is the one that decided, with what differs from run to run.
         measured = None if 0 in (base, new) else change.ratio if telling else change.judged
-        rows.append((
-            Cell(change.verdict, tone=TONES[change.verdict]),
-            Cell(figure_words(change.new), of=row_name(change.new)),
-            Cell(from_to(base, new, change.metric.unit)),
-            _ratio_cell(change, measured),
-            Cell(ratio_range(measured.low, measured.high) if measured is not None else "", tone="quiet"),
-            *([_ratio_cell(change, change.judged if telling else None, change.by)] if adjusted else []),
-        ))  # fmt: skip
-    return [Table(title, "", tuple(columns), tuple(rows), (*notes, *more))]
+        by = [_ratio_cell(change, change.judged if telling else None, change.by)] if adjusted else []
+        rows.append((*_cells(change, base, new, measured), *by))
+    return [Table(title, "", titles, tuple(rows), (*notes, *more))]
+
+
+def _cells(change: Change, before: float, after: float, by: Interval | None) -> tuple[Cell, ...]:
+    return (
+        Cell(change.verdict, tone=TONES[change.verdict]),
+        Cell(figure_words(change.new), of=row_name(change.new)),
+        Cell(from_to(before, after, change.metric.unit)),
+        _ratio_cell(change, by),
+        Cell(ratio_range(by.low, by.high) if by is not None else "", tone="quiet"),
+    )
 
 
 def _benchmarks(comparison: Comparison, *, everything: bool) -> list[Table]:
@@ -178,7 +170,7 @@ def _benchmarks(comparison: Comparison, *, everything: bool) -> list[Table]:
         )
         for group in comparison.benchmarks
     ]
-    titles = (Column("", "left"), Column("benchmark", "left"), Column("figures"), Column("ratio"), Column(""))
+    titles = columns("", "benchmark", "figures", "ratio", "", left=2)
     notes = ["ratio: NEW over BASE as judged: the median, and from the smallest to the largest"]
     notes += [] if everything else ["--all lists each figure"]
     return [Table("Benchmarks that moved", "", titles, tuple(rows), tuple(notes))] if rows else []
@@ -228,8 +220,8 @@ def _incomparable(comparison: Comparison) -> list[Table]:
         for change in comparison.of("incomparable")
     )
     rows = tuple((Cell(name), Cell(str(count)), Cell(why, tone="quiet")) for (name, why), count in counts.items())
-    columns = (Column("benchmark", "left"), Column("figures"), Column("why", "left"))
-    return [Table("Incomparable", "", columns, rows)] if rows else []
+    titles = (*columns("benchmark", "figures"), Column("why", "left"))
+    return [Table("Incomparable", "", titles, rows)] if rows else []
 
 
 def _missing(comparison: Comparison) -> list[Table]:
@@ -238,12 +230,13 @@ def _missing(comparison: Comparison) -> list[Table]:
     for side, members in enumerate((comparison.only_base, comparison.only_new)):
         for row in members:
             counts.setdefault(row.benchmark, [0, 0])[side] += 1
-    rows = [(Cell(name), *(Cell(str(count) if count else MISSING) for count in both)) for name, both in counts.items()]
-    columns = (Column("benchmark", "left"), Column("only in BASE"), Column("only in NEW"))
-    return _short_table("Figures that only one run has", columns, rows)
+    told = ((name, (str(count) if count else MISSING for count in both)) for name, both in counts.items())
+    rows = tuple((Cell(name), *map(Cell, both)) for name, both in told)
+    return _cut(Table("Figures that only one run has", "", columns("benchmark", "only in BASE", "only in NEW"), rows))
 
 
-def _short_table(title: str, columns: tuple[Column, ...], rows: Sequence[tuple[Cell, ...]]) -> list[Table]:
-    left = len(rows) - MOST_DIFFERENCES
+def _cut(table: Table) -> list[Table]:
+    """The table with its first rows, and how many more there are; nothing without any."""
+    left = len(table.rows) - MOST_DIFFERENCES
     notes = (f"and {left} more",) if left > 0 else ()
-    return [Table(title, "", columns, tuple(rows[:MOST_DIFFERENCES]), notes)] if rows else []
+    return [replace(table, rows=table.rows[:MOST_DIFFERENCES], notes=notes)] if table.rows else []

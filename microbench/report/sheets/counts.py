@@ -10,8 +10,18 @@ from microbench.core.units import as_time, counted, percent, plain, two_times
 from microbench.diagnosis.changed import Changed, Difference, Side, change_words, figure_words, verdict
 from microbench.diagnosis.counts import FIGURES, Counts, Number
 from microbench.diagnosis.kernel_names import family
-from microbench.report.document import SEVERITY_MARKS, AnswerLine, Block, Cell, Column, Screen, Table, columns
+from microbench.report.document import (
+    SEVERITY_MARKS,
+    Block,
+    Cell,
+    Column,
+    Screen,
+    Table,
+    answer_line,
+    columns,
+)
 from microbench.report.markdown import line_of, safe
+from microbench.report.tables import table_of
 
 LONGEST, LISTED, SHOWN_PLACES, SHOWN_SOME = 70, 40, 3, 4
 MOST_LINES = 40  # of Markdown for a pull request
@@ -20,43 +30,28 @@ MOST_LINES = 40  # of Markdown for a pull request
 def counts_screen(one: Side) -> Screen:
     """The counts of a step: figures with their places, kernels by library and family, copies by kind."""
     counts = one.counts
-    tables = [_figures(counts), *_kernels(counts), *_copies(counts)]
+    tables = _tables(counts)
     steps = counted(counts.steps, "step") if counts.steps else "no steps"
-    lines = [AnswerLine("counts", (Cell(figure_words(counts)),))]
+    lines = [answer_line("counts", figure_words(counts))]
     if share := counts.in_graphs:
-        lines.append(AnswerLine("graphs", (Cell(f"hold {percent(share)} of the kernels"),)))
+        lines.append(answer_line("graphs", f"hold {percent(share)} of the kernels"))
     for gpu, seen in counts.seen.items():
         short = f"{counted(round(seen.shorter_than_a_launch), 'kernel')} shorter than a launch"
         extra = [f"{count:,} {plain(name)}" for name, count in seen.extra.items()]
         added = [f"added by libraries on this GPU, and not counted: {', '.join(extra)}"] if extra else []
         parts = [*([short] if seen.shorter_than_a_launch else []), *added]
         if parts:
-            lines.append(AnswerLine("on", tuple(map(Cell, [plain(gpu) or "this GPU", *parts]))))
+            lines.append(answer_line("on", plain(gpu) or "this GPU", *parts))
     if counts.some:
         listed = [f"{_short(name)} {count:g}" for name, count in list(counts.some.items())[:SHOWN_SOME]]
         listed += [f"{len(counts.some) - SHOWN_SOME} more"] if len(counts.some) > SHOWN_SOME else []
-        lines.append(
-            AnswerLine("some", (Cell("of the steps do more than the usual one, in the mean"), *map(Cell, listed)))
-        )
+        lines.append(answer_line("some", "of the steps do more than the usual one, in the mean", *listed))
     return Screen(blocks=(Block(plain(one.name), (steps, counts.of), tuple(lines)),), tables=tuple(tables))
-
-
-def _figures(counts: Counts) -> Table:
-    rows = [
-        (Cell(words), Cell(f"{counts.figures[figure]:,}"), Cell(_places(counts.places.get(figure, {}))))
-        for figure, words in FIGURES.items() if counts.figures.get(figure)
-    ]  # fmt: skip
-    return Table("A step", "what the usual one submits and waits for", _titles("where"), tuple(rows))
 
 
 def _short(name: str) -> str:
     whole = plain(name).removeprefix("at::native::")
     return whole if len(whole) <= LONGEST else f"{whole[: LONGEST - 1]}…"
-
-
-def _titles(last: str) -> tuple[Column, ...]:
-    first, second, third = columns("", "a step", last)
-    return first, second, msgspec.structs.replace(third, align="left")
 
 
 def _places(places: Mapping[str, Number]) -> str:
@@ -65,20 +60,28 @@ def _places(places: Mapping[str, Number]) -> str:
     return ", ".join(shown) + (f" and {len(places) - SHOWN_PLACES} more places" if len(places) > SHOWN_PLACES else "")
 
 
-def _kernels(counts: Counts) -> Iterator[Table]:
-    rows = [
-        (Cell(_short(name)), Cell(f"{count:,}"), Cell(family(name).library))
-        for name, count in sorted(counts.kernels.items(), key=lambda item: -item[1])[:LISTED]
-    ]  # fmt: skip
-    if rows:
-        about = ", ".join(f"{name} {count:,}" for name, count in counts.libraries.items())
-        yield Table("Kernels of a step by family", about, _titles("of"), tuple(rows))
-
-
-def _copies(counts: Counts) -> Iterator[Table]:
-    rows = [(Cell(plain(name)), Cell(f"{count:,}")) for name, count in list(counts.copies.items())[:LISTED]]
-    if rows:
-        yield Table("Copies of a step by kind and size", "", columns("", "a step"), tuple(rows))
+def _tables(counts: Counts) -> list[Table]:
+    """Figures with their places, kernels by library and family, copies by kind."""
+    figures = [figure for figure in FIGURES if counts.figures.get(figure)]
+    kernels = sorted(counts.kernels.items(), key=lambda item: -item[1])[:LISTED]
+    libraries = ", ".join(f"{name} {count:,}" for name, count in counts.libraries.items())
+    tables = (
+        table_of(
+            "A step", "what the usual one submits and waits for", figures, ("", lambda one: Cell(FIGURES[one])),
+            ("a step", lambda one: Cell(f"{counts.figures[one]:,}")),
+            (Column("where", "left"), lambda one: Cell(_places(counts.places.get(one, {})))),
+        ),
+        table_of(
+            "Kernels of a step by family", libraries, kernels, ("", lambda one: Cell(_short(one[0]))),
+            ("a step", lambda one: Cell(f"{one[1]:,}")),
+            (Column("of", "left"), lambda one: Cell(family(one[0]).library)),
+        ),
+        table_of(
+            "Copies of a step by kind and size", "", list(counts.copies.items())[:LISTED],
+            ("", lambda one: Cell(plain(one[0]))), ("a step", lambda one: Cell(f"{one[1]:,}")),
+        ),
+    )  # fmt: skip
+    return [table for table in tables if table is not None]
 
 
 def counts_openmetrics(one: Side) -> str:
@@ -99,13 +102,12 @@ def counts_openmetrics(one: Side) -> str:
 def changed_screen(changed: Changed, costs: str) -> Screen:
     """What changed, the verdict first."""
     found = verdict(changed)
-    lines = [AnswerLine("verdict", (Cell(found.title),), verdict=found.severity)]
-    sides = [f"{plain(one.name)}: {_about(one)}" for one in (changed.before, changed.after)]
-    lines += [AnswerLine(name, (Cell(words),)) for name, words in zip(("before", "after"), sides, strict=True)]
+    lines = [answer_line("verdict", found.title, verdict=found.severity)]
+    sides = {"before": changed.before, "after": changed.after}
+    lines += [answer_line(name, f"{plain(one.name)}: {_about(one)}") for name, one in sides.items()]
     tables = []
     if rows := [tuple(map(Cell, row)) for row in _rows(changed.differences)]:
-        titles = columns("a step", "before", "after", "")
-        titles = (*titles[:3], msgspec.structs.replace(titles[3], title="where", align="left"))
+        titles = (*columns("a step", "before", "after"), Column("where", "left"))
         tables.append(Table("What a step does more and less", "counts of the usual step", titles, tuple(rows)))
     if rows := [tuple(map(Cell, row)) for row in _time_rows(changed)]:
         about = "as recorded, with the interval of its median"
@@ -139,13 +141,8 @@ def _notes(changed: Changed) -> Iterator[Finding]:
     notes: list[tuple[Severity, str, str]] = []
     for one in changed.some:
         words = f"{FIGURES[one.figure]} {_short(one.named)}".strip()
-        notes.append(
-            (
-                "warning" if one.more > 0 else "note",
-                f"In some steps only: {words}, {one.before:g} a step before, {one.after:g} after",
-                "",
-            )
-        )
+        title = f"In some steps only: {words}, {one.before:g} a step before, {one.after:g} after"
+        notes.append(("warning" if one.more > 0 else "note", title, ""))
     for words in changed.lacking:
         notes.append(("warning", f"Counts may be too low: {plain(words)}", ""))
     if changed.chosen:

@@ -10,8 +10,9 @@ from microbench.diagnosis.gpu_use import largest
 from microbench.diagnosis.idle import CAUSES, said
 from microbench.diagnosis.owners import owners
 from microbench.diagnosis.window import OTHERS
-from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
+from microbench.report.document import AnswerLine, Block, Cell, Column, Screen, Table, Tone, answer_line, columns
 from microbench.report.sheets.recorded_step import TONES
+from microbench.report.tables import table_of
 
 # The named parts of idle time that the screen shows, and those of the table.
 SHOWN, LISTED, SHOWN_LOOPS, OWNERS = 4, 30, 2, 3
@@ -31,10 +32,10 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
     lines = [*_idle_lines(diagnosis), *_step_lines(diagnosis)]
     if found and found[0].rule == "diagnose.bound":
         verdict, *found = found
-        lines.insert(0, AnswerLine("verdict", (Cell(verdict.title),), verdict=verdict.severity))
+        lines.insert(0, answer_line("verdict", verdict.title, verdict=verdict.severity))
         if (best := next((one for one in found if one.severity == "advice" and one.advice), None)) is not None:
             found.remove(best)
-            lines.insert(1, AnswerLine("next", (Cell(f"{best.title}. {best.advice}"),), verdict="advice"))
+            lines.insert(1, answer_line("next", f"{best.title}. {best.advice}", verdict="advice"))
     trace = diagnosis.trace
     gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     about = [trace.format, *([gpu] if gpu else [])]
@@ -54,7 +55,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     if step is None:
         pieces = counted(len(trace.work), "kernel or copy", "kernels and copies")
         counts = f"{pieces}, {counted(len(trace.calls), 'call')}"
-        return [AnswerLine("trace", (Cell(counts), Cell(f"no step repeats; {words.most_often(trace)}")))]
+        return [answer_line("trace", counts, f"no step repeats; {words.most_often(trace)}")]
     alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
         alike = f"{percent(step.likeness)} of a step recurs" if step.likeness < IDENTICAL else "all steps are identical"
@@ -64,61 +65,56 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     pieces = counted(round(step.kernels), "kernel")
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
     calls_of = plain(diagnosis.steps.calls_of) if diagnosis.steps is not None else ""
-    parts = [Cell(f"{step.count} steps, each of {pieces}, {alike}")]
-    if step.count == 1:
-        parts = [Cell(f"the only {plain(step.name)}, of {pieces}")]
-    elif step.found == "loop":
-        place = plain(step.name) + (
-            f", asked for as {calls_of}" if calls_of and f"{calls_of} " not in step.name else ""
-        )
-        parts = [Cell(f"{step.count} turns of the loop at {place}, each of {pieces}, {alike}")]
-    elif calls_of:
-        parts = [Cell(f"{step.count} calls of {calls_of}, each of {pieces}, {alike}")]
-    parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
+    what = f"{step.count} calls of {calls_of}" if calls_of else f"{step.count} steps"
+    if step.found == "loop" and step.count != 1:
+        asked = f", asked for as {calls_of}" if calls_of and f"{calls_of} " not in step.name else ""
+        what = f"{step.count} turns of the loop at {plain(step.name)}{asked}"
+    parts = [f"{what}, each of {pieces}, {alike}" if step.count != 1 else f"the only {plain(step.name)}, of {pieces}"]
+    parts.append(f"{as_time(step.watched_s)} as recorded")
+    unprofiled, range_ = f"unprofiled step time {as_time(step.unwatched_s)}", two_times(step.low_s, step.high_s)
     if step.given:
         given = as_time(step.unwatched_s * step.parts / step.holds)
         how = "as given" if step.holds == step.parts == 1 else f"from the {given} that were given"
-        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, {how}"))
+        parts.append(f"{unprofiled}, {how}")
     elif step.measured:
-        range_ = two_times(step.low_s, step.high_s)
-        parts.insert(
-            0, Cell(f"unprofiled step time {as_time(step.unwatched_s)}, from pauses of the recording ({range_})")
-        )
+        parts.insert(0, f"{unprofiled}, from pauses of the recording ({range_})")
+    elif step.unwatched_s < step.watched_s and words.assumes(step):
+        parts.append(f"unprofiled step time {range_}, because the recorder's costs are assumed")
     elif step.unwatched_s < step.watched_s:
-        range_ = two_times(step.low_s, step.high_s)
-        if words.assumes(step):
-            parts.append(Cell(f"unprofiled step time {range_}, because the recorder's costs are assumed"))
-        else:
-            parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
+        parts.append(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})")
     if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
-        parts.append(Cell(f"also here: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}"))
-    return [AnswerLine("repeats" if step.found == "repetition" else "steps", tuple(parts))]
+        parts.append(f"also here: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}")
+    return [answer_line("repeats" if step.found == "repetition" else "steps", *parts)]
 
 
 def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     idle = diagnosis.idle
     if idle is None:
-        return [AnswerLine("idle", (Cell(f"not given: {diagnosis.why_no_idle}"),), verdict="warning")]
-    whole = as_time(each(diagnosis, idle.span_s))
-    in_all = Cell(f"{as_time(each(diagnosis, idle.idle_s))} of {whole} ({percent(idle.idle_s / idle.span_s)})")
-    shown = [cause for cause in CAUSES if idle.causes[cause] > LEAST_SHOWN * idle.span_s]
-    causes = sorted(shown, key=lambda cause: -idle.causes[cause])
-    parts = tuple(
-        Cell(f"{words.cause_words(diagnosis, cause)} ({percent(idle.causes[cause] / idle.span_s)})") for cause in causes
-    )
-    whose = [one for one in owners(idle)[:OWNERS] if one.seconds > LEAST_SHOWN * idle.span_s]
+        return [answer_line("idle", f"not given: {diagnosis.why_no_idle}", verdict="warning")]
+    least_s = LEAST_SHOWN * idle.span_s
+
+    def share(seconds: float) -> str:
+        return percent(seconds / idle.span_s)
+
+    shown = sorted((cause for cause in CAUSES if idle.causes[cause] > least_s), key=lambda cause: -idle.causes[cause])
+    in_all = f"{as_time(each(diagnosis, idle.idle_s))} of {as_time(each(diagnosis, idle.span_s))}"
+    causes = [f"{words.cause_words(diagnosis, cause)} ({share(idle.causes[cause])})" for cause in shown]
+    whose = [one for one in owners(idle)[:OWNERS] if one.seconds > least_s]
     said = {one.most for one in whose}
-    places = tuple(
-        Cell(f"{plain(place.name, LONGEST_NAME)} {as_time(each(diagnosis, place.seconds))}")
+    places = [
+        f"{plain(place.name, LONGEST_NAME)} {as_time(each(diagnosis, place.seconds))}"
         for place in [one for one in idle.places if one.name not in said][:SHOWN]
-        if place.seconds > LEAST_SHOWN * idle.span_s
-    )
-    owned = tuple(Cell(words.owner_words(diagnosis, one)) for one in whose)
-    lines = [("whose", owned), ("idle", (in_all, *parts)), ("most in", places)]
-    if idle.communication_s > LEAST_SHOWN * idle.span_s:
-        alone = f"{as_time(each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
-        lines.append(("exchange", (Cell(as_time(each(diagnosis, idle.communication_s))), Cell(alone))))
-    return [AnswerLine(name, cells) for name, cells in lines if cells]
+        if place.seconds > least_s
+    ]
+    lines = {
+        "whose": [words.owner_words(diagnosis, one) for one in whose],
+        "idle": [f"{in_all} ({share(idle.idle_s)})", *causes],
+        "most in": places,
+    }
+    if idle.communication_s > least_s:
+        alone = f"{as_time(each(diagnosis, idle.exposed_s))} of it alone ({share(idle.exposed_s)})"
+        lines["exchange"] = [as_time(each(diagnosis, idle.communication_s)), alone]
+    return [answer_line(name, *parts) for name, parts in lines.items() if parts]
 
 
 def ranks_screen(several: list[Diagnosis], costs: str, *, everything: bool = False) -> Screen:
@@ -127,15 +123,12 @@ def ranks_screen(several: list[Diagnosis], costs: str, *, everything: bool = Fal
     most_first = sorted(range(len(several)), key=lambda place: -len(several[place].trace.work))
     shown = set(most_first[: None if everything else MOST_TRACES])
     exchange = any(one.idle is not None and one.idle.collectives for one in several)
+    figures = [figure for _, figure in ranks.FIGURES]
+    figures += [ranks.communication_s, ranks.exposed_s] if exchange else []
     rows = tuple(
         (
             Cell(plain(name, LONGEST_NAME)),
-            *(Cell(quantity(figure(one), "s")) for _, figure in ranks.FIGURES),
-            *(
-                [Cell(quantity(figure(one), "s")) for figure in (ranks.communication_s, ranks.exposed_s)]
-                if exchange
-                else []
-            ),
+            *(Cell(quantity(figure(one), "s")) for figure in figures),
             Cell(percent(one.idle.idle_s / one.idle.span_s) if one.idle is not None and one.idle.span_s else MISSING),
             Cell(one.bound or MISSING),
             Cell(words.speedup(one).removeprefix("about ") or MISSING),
@@ -164,8 +157,8 @@ def ranks_screen(several: list[Diagnosis], costs: str, *, everything: bool = Fal
 
 def tables(diagnosis: Diagnosis) -> list[Table]:
     """Idle time by cause and by place, remedies, blockers and health."""
-    result = []
-    idle = diagnosis.idle
+    idle, step, recorded = diagnosis.idle, diagnosis.step, diagnosis.recorded
+    result: list[Table | None] = []
     if idle is not None:
         each = "of a step" if diagnosis.steps is not None else "of the trace"
         parts: list[tuple[str, float, Tone]] = [
@@ -176,35 +169,39 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
         rows = [_row(diagnosis, name, seconds, tone) for name, seconds, tone in parts if seconds > 0]
         about, notes = f"the GPU with most work, {each}", ("The parts add up to the recorded time.",)
         result.append(Table("Where the time goes", about, columns("", "time", "share"), tuple(rows), notes))
-        rows = [
-            _tree_row(diagnosis, one) for one in stacks.rows(stacks.tree(diagnosis), LEAST_SHOWN * idle.span_s * 1e9)
-        ]
+        tree = stacks.rows(stacks.tree(diagnosis), LEAST_SHOWN * idle.span_s * 1e9)
+        rows = [_tree_row(diagnosis, one) for one in tree]
         notes = ("A row is the sum of the rows one deeper below it, and of itself.",)
         titles = columns("", "time", "share", "itself")
         result.append(Table("What the host did while the GPU was idle", each, titles, tuple(rows), notes))
-    if (diagnosis.remedies or diagnosis.without) and diagnosis.step is not None:
-        rows = [(Cell(one.what), Cell(as_time(one.step_s)), Cell(times(one.speedup))) for one in diagnosis.remedies]
-        rows += [
-            (Cell(f"without {plain(owner)}"), Cell(as_time(one.step_s)), Cell(times(one.speedup)))
-            for owner, one in diagnosis.without.items()
-        ]
-        about = f"each by itself, against {as_time(diagnosis.step.unwatched_s)}"
-        result.append(Table("What to change", about, columns("", "a step then takes", "speed-up"), tuple(rows)))
-    if diagnosis.recorded is not None and diagnosis.recorded.blockers:
-        rows = [
-            (Cell(one.call), Cell(one.why), Cell(plain(one.place, LONGEST_NAME)), Cell(f"{one.count:.2f}"))
-            for one in diagnosis.recorded.blockers
-        ]
-        titles = columns("call", "why", "in", "a step", left=3)
-        result.append(Table("What a graph cannot hold", "", titles, tuple(rows)))
-    if diagnosis.health:
-        rows = [
-            (Cell(one.name), Cell(str(one.count)), Cell(one.meaning), Cell(", ".join(one.forbids)))
-            for one in diagnosis.health
-        ]
-        titles = columns("", "count", "meaning", "forbids", left=4)
-        result.append(Table("What is odd in this trace", "", titles, tuple(rows)))
-    return result
+    if step is not None:
+        changes = [(one.what, one.step_s, one.speedup) for one in diagnosis.remedies]
+        changes += [(f"without {plain(name)}", one.step_s, one.speedup) for name, one in diagnosis.without.items()]
+        about = f"each by itself, against {as_time(step.unwatched_s)}"
+        result.append(
+            table_of(
+                "What to change", about, changes, ("", lambda one: Cell(one[0])),
+                ("a step then takes", lambda one: Cell(as_time(one[1]))),
+                ("speed-up", lambda one: Cell(times(one[2]))),
+            )
+        )  # fmt: skip
+    result.append(
+        table_of(
+            "What a graph cannot hold", "", recorded.blockers if recorded is not None else (),
+            ("call", lambda one: Cell(one.call)), (Column("why", "left"), lambda one: Cell(one.why)),
+            (Column("in", "left"), lambda one: Cell(plain(one.place, LONGEST_NAME))),
+            ("a step", lambda one: Cell(f"{one.count:.2f}")),
+        )
+    )  # fmt: skip
+    result.append(
+        table_of(
+            "What is odd in this trace", "", diagnosis.health, ("", lambda one: Cell(one.name)),
+            (Column("count", "left"), lambda one: Cell(str(one.count))),
+            (Column("meaning", "left"), lambda one: Cell(one.meaning)),
+            (Column("forbids", "left"), lambda one: Cell(", ".join(one.forbids))),
+        )
+    )  # fmt: skip
+    return [table for table in result if table is not None]
 
 
 def _tree_row(diagnosis: Diagnosis, row: stacks.Row) -> tuple[Cell, ...]:
@@ -220,11 +217,8 @@ def _tree_row(diagnosis: Diagnosis, row: stacks.Row) -> tuple[Cell, ...]:
 
 def _row(diagnosis: Diagnosis, name: str, seconds: float, tone: Tone = "plain") -> tuple[Cell, ...]:
     span_s = diagnosis.idle.span_s if diagnosis.idle is not None else 0.0
-    return (
-        Cell(name, tone=tone),
-        Cell(as_time(each(diagnosis, seconds))),
-        Cell(percent(seconds / span_s if span_s else 0.0)),
-    )
+    share = percent(seconds / span_s if span_s else 0.0)
+    return Cell(name, tone=tone), Cell(as_time(each(diagnosis, seconds))), Cell(share)
 
 
 def answer(diagnosis: Diagnosis) -> dict[str, object]:

@@ -22,9 +22,9 @@ from microbench.report.document import (
     Line,
     Mark,
     Report,
-    Section,
     Study,
     Table,
+    columns,
 )
 from microbench.report.heading import SIMULATED
 from microbench.report.tables import spread_of
@@ -36,11 +36,9 @@ Y_STEPS = 4
 X_TICKS = 6
 MOST_NAMED = 3
 TONES = SERIES_TONES[:3]
-DATE, RUN, LABEL = Column("date (UTC)", "left"), Column("run", "left"), Column("label", "left")
-HISTORY_COLUMNS = (DATE, RUN, Column("device", "left"), Column("suites", "left", drop=1), LABEL)
-TREND_COLUMNS = (
-    DATE, RUN, Column("of", "left", drop=2), Column("value"), Column("against the median", drop=1), LABEL,
-)  # fmt: skip
+HISTORY_COLUMNS = columns("date (UTC)", "run", "device", "suites", "label", left=5, drop={"suites": 1})
+OF, LABEL = Column("of", "left", drop=2), Column("label", "left")
+TREND_COLUMNS = (*HISTORY_COLUMNS[:2], OF, Column("value"), Column("against the median", drop=1), LABEL)
 Series = Mapping[tuple[str, str], Sequence[Point]]
 
 
@@ -110,7 +108,7 @@ def sheet(
         mark="" if real else SIMULATED,
         banners=(),
         facts=tuple(facts),
-        sections=(Section(suite, title, pictures, (study,), ()),),
+        sections=(document.Section(suite, title, pictures, (study,), ()),),
         grades=tuple(grade for grade in document.GRADES if grade in grades),
         footer=(f"whether the newest two differ: microbench compare {' '.join(runs)}",) if len(runs) > 1 else (),
     )
@@ -155,6 +153,12 @@ def _curve(metric: str, drawn: Series, series: Series) -> Curve:
         for before, after in pairwise(members):
             if before.version != after.version:  # figures on both sides cannot be compared
                 marks[places[after.started_at, after.run]] = f"method {after.version}"
+    # Some of the moments with their day, or with their time if all are of one day.
+    one_day = len({moment[:DAY] for moment, _ in moments}) == 1
+    shown = list(enumerate(moment for moment, _ in moments))[:: max(1, math.ceil(len(moments) / X_TICKS))]
+    dates = tuple(
+        Mark(float(at), moment[:MINUTE].replace("T", " ") if one_day else moment[:DAY]) for at, moment in shown
+    )
     unit = next(iter(drawn.values()))[0].row.metric.unit
     alone = any(point.row.within_process for members in drawn.values() for point in members)
     within = f", within its process for a figure with {WITHIN}" if alone else ""
@@ -163,21 +167,11 @@ def _curve(metric: str, drawn: Series, series: Series) -> Curve:
         about=f"Each upright line is a 95 % interval{within}.",
         x_title="UTC",
         lines=tuple(lines),
-        x_ticks=_dates([moment for moment, _ in moments]),
+        x_ticks=dates,
         y_ticks=_y_ticks([y for line in lines for _, y in line.points], unit),
         x_log=False,
         y_log=False,
         marks=tuple(Mark(at, text) for at, text in sorted(marks.items())),
-    )
-
-
-def _dates(moments: Sequence[str]) -> tuple[Mark, ...]:
-    """Some of the moments with their day, or with their time if all are of one day."""
-    one_day = len({moment[:DAY] for moment in moments}) == 1
-    step = max(1, math.ceil(len(moments) / X_TICKS))
-    return tuple(
-        Mark(float(index), moments[index][:MINUTE].replace("T", " ") if one_day else moments[index][:DAY])
-        for index in range(0, len(moments), step)
     )
 
 

@@ -136,7 +136,6 @@ def _predictions(forecast: Forecast) -> tuple[Prediction, ...]:
 
 def ways_table(forecast: Forecast) -> Table:
     """A row for the stream and one for the graph."""
-    titles = ("", "a step takes", "that makes", "speed-up", "GPU without a kernel", "limited by")
     gain: Tone = "good" if forecast.speedup > 1 else "plain"
     shown: list[tuple[str, Prediction]] = [(one.way, one) for one in _predictions(forecast)]
     if both := words.cases(forecast):
@@ -144,39 +143,38 @@ def ways_table(forecast: Forecast) -> Table:
     rows = tuple(
         (
             Cell(name, tone="strong"),
-            _time(one),
-            _pace(one, forecast.workload),
+            *_figures(one, forecast.workload),
             Cell("" if one.way == "stream" else words.speedup(forecast), tone=gain),
             Cell(words.idle(one)),
-            Cell(" or ".join(one.limits), tone=TONES[one.limit]),
+            _limited(one),
         )
         for name, one in shown
     )
     making = words.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
     notes = (making, *words.unknown(forecast), *words.one_stream_words(forecast))
+    titles = ("", "a step takes", "that makes", "speed-up", "GPU without a kernel", "limited by")
     return Table(WAYS, "", columns(*titles, drop={"speed-up": 1, "GPU without a kernel": 2}), rows, notes)
 
 
-def _time(prediction: Prediction) -> Cell:
-    """The time of a step with its interval, or the times at both ends of what is not known."""
-    if prediction.ends:
-        return Cell(words.between(prediction), tone="strong")
-    return Cell(as_time(prediction.step_s), spread(prediction.half_width), "strong")
-
-
-def _pace(prediction: Prediction, workload: Workload) -> Cell:
-    """The rate of the workload's unit: "46.3 tokens/s"; a range has one at either end."""
+def _figures(prediction: Prediction, workload: Workload) -> tuple[Cell, Cell]:
+    """The time of a step with its interval, or the times at both ends of what is not known; and the rate of the
+    workload's unit: "46.3 tokens/s"; a range has one at either end."""
+    taken = Cell(as_time(prediction.step_s), spread(prediction.half_width), "strong")
+    taken = Cell(words.between(prediction), tone="strong") if prediction.ends else taken
     ends_s = [end.step_s for end in reversed(prediction.ends)] or [prediction.step_s]
     if min(ends_s) <= 0:
-        return Cell(MISSING)
+        return taken, Cell(MISSING)
     rates = [rate_of(workload.per_step / seconds, f"{workload.unit}s") for seconds in ends_s]
     if len(rates) == 2 and rates[0].split()[-1] == rates[1].split()[-1]:
         rates[0] = rates[0].rsplit(" ", 1)[0]
-    return Cell(" to ".join(rates))
+    return taken, Cell(" to ".join(rates))
+
+
+def _limited(prediction: Prediction) -> Cell:
+    return Cell(" or ".join(prediction.limits), tone=TONES[prediction.limit])
 
 
 def _stack(label: str, prediction: Prediction) -> Stack:
-    """The shares of a prediction's critical path as a bar."""
     total_s = sum(prediction.shares.values()) or 1.0
     portions = tuple(
         Portion(name, share_s, f"{as_time(share_s)}, {percent(share_s / total_s)}", TONES[name])
@@ -188,19 +186,15 @@ def _stack(label: str, prediction: Prediction) -> Stack:
 
 def _advice_table(forecast: Forecast) -> Table:
     """The changes to the step, ordered by the time that each saves in the stream."""
-    rows = tuple(
-        (
-            Cell(f"{place}."),
-            Cell(advice.what, tone="strong" if place == 1 else "plain"),
-            Cell(as_time(advice.step_s)),
-            Cell(percent(advice.saves), tone="good"),
-        )
-        for place, advice in enumerate(forecast.advice, start=1)
-    )
-    titles = (Column(""), Column("", "left"), Column("a step then takes"), Column("saves"))
     about = f"each by itself, against {as_time(forecast.stream.step_s)} in the stream"
     about += " in typical model code" if forecast.host is not None else ""
-    return Table("What to change first", about, titles, rows)
+    rows = [
+        (Cell(f"{place}."), Cell(one.what), Cell(as_time(one.step_s)), Cell(percent(one.saves), tone="good"))
+        for place, one in enumerate(forecast.advice, start=1)
+    ]
+    rows[0] = (rows[0][0], replace(rows[0][1], tone="strong"), *rows[0][2:])
+    titles = (Column(""), Column("", "left"), Column("a step then takes"), Column("saves"))
+    return Table("What to change first", about, titles, tuple(rows))
 
 
 def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
@@ -258,9 +252,6 @@ def _prediction_object(prediction: Prediction) -> dict[str, object]:
     return {**plain, "spent_s": dict(prediction.shares), "outside": prediction.outside, "ends": ends}
 
 
-# A step before and after a change, or on two machines.
-
-
 def changed_sheet(before: Side, changes: Changes) -> Report:
     """The step before and after changes to it or to the machine. Raises UsageError for an impossible change."""
     then = changed(before.forecast.workload, before.forecast.fit, before.gpu, changes, before.adding)
@@ -315,18 +306,14 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[BeforeAfter],
         (
             Cell("" if changed else prediction.way, tone="strong"),
             Cell(_short(names[changed])),
-            _time(prediction),
-            _pace(prediction, (before, after)[changed].workload),
-            Cell(" or ".join(prediction.limits), tone=TONES[prediction.limit]),
+            *_figures(prediction, (before, after)[changed].workload),
+            _limited(prediction),
             Cell(whatif.in_words(pair) if changed else "", tone="strong"),
         )
         for pair in pairs
         for changed, prediction in enumerate(pair[:2])
     ]
     return Table(WAYS, "", titles, tuple(rows), notes)
-
-
-# A step to scale.
 
 
 def timeline_sheet(side: Side) -> Report:

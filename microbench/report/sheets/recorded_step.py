@@ -51,14 +51,11 @@ def drawn(found: Sequence[lanes.Lane]) -> tuple[Lane, ...]:
     )
 
 
-# In a terminal's line, short spans are shown by how much of each cell they cover.
-
-
 def simplified(lane: Lane, length_s: float) -> Lane:
-    """The lane as CELLS cells can show it."""
+    """The lane as CELLS cells of a terminal can show it: short spans by how much of each cell they cover."""
     spans = tuple(span for span in (_short(span) for span in lane.spans) if span.end_s > span.begin_s)
     if lane.name == IDLE:
-        spans = tuple(_joined(spans))
+        spans = _joined(spans)
     if len(spans) <= FEW or length_s <= 0:
         return Lane(lane.name, spans)
     cell_s = length_s / CELLS
@@ -83,28 +80,22 @@ def simplified(lane: Lane, length_s: float) -> Lane:
 
 def _most(covered: Sequence[Mapping[tuple[str, Tone], float]], cell_s: float) -> Iterator[Span]:
     """The cause that takes most of each cell, where the GPU idles for at least half of it."""
-    idle = [sum(parts.values()) >= cell_s / 2 for parts in covered]
-    causes = [
-        max(parts, key=lambda key: parts[key]) if shown else None for parts, shown in zip(covered, idle, strict=True)
-    ]
+    idle = (parts if sum(parts.values()) >= cell_s / 2 else {} for parts in covered)
+    causes = (max(parts, key=parts.__getitem__, default=None) for parts in idle)
     for cause, cells in itertools.groupby(enumerate(causes), key=lambda pair: pair[1]):
         places = [place for place, _ in cells]
         if cause is not None:
             yield _of_cause(places[0] * cell_s, (places[-1] + 1) * cell_s, *cause)
 
 
-def _joined(spans: Sequence[Span]) -> Iterator[Span]:
+def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
     """Neighbouring spans of one cause as one."""
-    whole: Span | None = None
+    whole: list[Span] = []
     for span in spans:
-        if whole is not None and whole.end_s == span.begin_s and whole.text == span.text:
-            whole = _of_cause(whole.begin_s, span.end_s, span.text, span.tone)
-            continue
-        if whole is not None:
-            yield whole
-        whole = span
-    if whole is not None:
-        yield whole
+        if whole and whole[-1].end_s == span.begin_s and whole[-1].text == span.text:
+            span = _of_cause(whole.pop().begin_s, span.end_s, span.text, span.tone)
+        whole.append(span)
+    return tuple(whole)
 
 
 def _of_cause(begin_s: float, end_s: float, cause: str, tone: Tone) -> Span:
@@ -124,10 +115,8 @@ def _short(span: Span) -> Span:
 
 def about(diagnosis: Diagnosis, step: Stretch) -> str:
     """Which stretch of the trace this is."""
-    after = as_time(step.after_s(diagnosis.trace))
-    return "; ".join(
-        filter(None, ("to scale, as recorded", f"it begins {after} after the trace's first event", step.left_out))
-    )
+    begins = f"it begins {as_time(step.after_s(diagnosis.trace))} after the trace's first event"
+    return "; ".join(filter(None, ("to scale, as recorded", begins, step.left_out)))
 
 
 def pictures(diagnosis: Diagnosis) -> list[TimeLine]:
@@ -154,9 +143,7 @@ def pictures(diagnosis: Diagnosis) -> list[TimeLine]:
 def sheet(diagnosis: Diagnosis, costs: str, tables: Sequence[Table]) -> Report:
     """The typical step drawn in a terminal, below the verdict; the first table has the causes in the same colours."""
     verdict, *_ = [*words.findings(diagnosis), None]
-    section = Section(
-        words.SUITE, plain(diagnosis.trace.source), (*pictures(diagnosis), *tables), (), (), verdict
-    )  # fmt: skip
+    section = Section(words.SUITE, plain(diagnosis.trace.source), (*pictures(diagnosis), *tables), (), (), verdict)
     gpu = diagnosis.trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     facts = (("trace", diagnosis.trace.format), ("constants", costs))
     return Report(plain(gpu or "unknown GPU"), "", (), facts, sections=(section,))

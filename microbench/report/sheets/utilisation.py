@@ -9,7 +9,7 @@ from microbench.analysis.clocks import THROTTLE_WORDS
 from microbench.core.readings import Followed, GpuReadings, Share
 from microbench.core.units import about_size, as_time, percent, plain, quantity
 from microbench.diagnosis.utilisation import apart_s, limits
-from microbench.report.document import AnswerLine, Block, Cell, Screen
+from microbench.report.document import AnswerLine, Block, Screen, answer_line
 
 TENTHS = (0.1, 0.5, 0.9)
 NEXT = "next: microbench watch -- the same command · records each kernel and says why the GPU waits"
@@ -47,29 +47,27 @@ def _lines(gpu: GpuReadings, followed: Followed) -> list[AnswerLine]:
     used = max((state.used_bytes for state in states if state.used_bytes is not None), default=None)
     if used is not None:
         whole = f" of {about_size(gpu.memory_bytes)}" if gpu.memory_bytes else ""
-        lines.append(AnswerLine("memory", (Cell(f"at most {about_size(used)}{whole}, by all processes"),)))
+        lines.append(answer_line("memory", f"at most {about_size(used)}{whole}, by all processes"))
     if states:
         # For which share of the time each reason held that lowers the clock.
         reasons = [reason for state in states for reason in state.telemetry.throttle_reasons if reason != "idle"]
         found = sorted(set(reasons), key=lambda reason: -reasons.count(reason))
-        cells = tuple(Cell(f"{reason} {percent(reasons.count(reason) / len(states))} of the time") for reason in found)
+        words = [f"{reason} {percent(reasons.count(reason) / len(states))} of the time" for reason in found]
         slow = any(word in reason for reason in found for word in THROTTLE_WORDS)
-        lines.append(AnswerLine("slowed by", cells or (Cell("nothing"),), verdict="warning" if slow else None))
+        lines.append(answer_line("slowed by", *(words or ["nothing"]), verdict="warning" if slow else None))
     return lines
 
 
 def _shares(name: str, shares: Sequence[Share], what: str, why: str) -> AnswerLine:
-    """The median and the range of shares, or why there is none."""
     return _range(name, [one.share for one in shares], percent, f" {what}", f": {why or 'there was no sample yet'}")
 
 
 def _measured(name: str, found: Iterable[float | None], unit: str) -> AnswerLine:
-    """The median and the range of a figure of the GPU's state."""
     return _range(name, [value for value in found if value is not None], partial(quantity, unit=unit))
 
 
 def _range(name: str, values: list[float], words: Callable[[float], str], what: str = "", why: str = "") -> AnswerLine:
     if not values:
-        return AnswerLine(name, (Cell(f"not given{why}"),))
+        return answer_line(name, f"not given{why}")
     low, median, high = (words(float(value)) for value in np.quantile(values, TENTHS))
-    return AnswerLine(name, (Cell(f"{median}{what}"), Cell(f"p10 to p90: {low} to {high}")))
+    return answer_line(name, f"{median}{what}", f"p10 to p90: {low} to {high}")

@@ -1,16 +1,16 @@
 """The compute suite's pictures: products by type, over size and time, under their roofs, by data; units alone."""
 
 import re
+from collections.abc import Callable
 
-from microbench.analysis.evidence import Evidence, exceeds, listed, whole
+from microbench.analysis.evidence import Evidence, exceeds, listed, share_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, tera
 from microbench.explain import compute_units as units
 from microbench.explain.compute_products import FED, fed_sizes, rivals
 from microbench.report.curves import ticks
-from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table, columns
-from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
-from microbench.report.tables import NOTHING, limited_cell, row_cell, value_cell
+from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Table, columns
+from microbench.report.tables import NOTHING, limited_cell, row_cell, table_of, value_cell
 
 # Products: by type, over size, by library, and the fastest shape.
 
@@ -23,24 +23,24 @@ GUESS = re.compile(r"guess \d+")
 def by_type(evidence: Evidence) -> Table | None:
     """A row for each type: accumulator, rate of the best square product, and its share of the ceiling at each clock."""
     best = units.best_products(evidence)
-    if not best:
-        return None
-    titles = columns("type", "adds up in", "rate", "at SM clock", "highest", "data sheet", left=2)
     each = [units.reached(evidence, row) for row in best]
-    rows = []
-    for one in each:
+
+    def rate(one: units.Reached) -> Cell:
         over = one.highest is not None and exceeds(one.row, one.highest)
-        rows.append((
-            Cell(units.typed(one.row), tone="strong"),
-            Cell(_accumulator(one.row), tone="quiet"),
-            row_cell(one.row, tera(one.row.value), tone="problem" if over else "strong"),
-            _clock(one),
-            value_cell(one.of_highest, percent),
-            value_cell(one.of_data_sheet, percent),
-        ))  # fmt: skip
-    title = f"Square products by type, {IN_TERA}, dense"
-    about = "shares of rate x SMs x clock, at the measured clock, the highest one and the data sheet's"
-    return Table(title, about, titles, tuple(rows), (_sizes(best), *_clocks(each)))
+        return row_cell(one.row, tera(one.row.value), tone="problem" if over else "strong")
+
+    return table_of(
+        f"Square products by type, {IN_TERA}, dense",
+        "shares of rate x SMs x clock, at the measured clock, the highest one and the data sheet's",
+        each,
+        ("type", lambda one: Cell(units.typed(one.row), tone="strong")),
+        (Column("adds up in", "left"), lambda one: Cell(_accumulator(one.row), tone="quiet")),
+        ("rate", rate),
+        ("at SM clock", _clock),
+        ("highest", lambda one: value_cell(one.of_highest, percent)),
+        ("data sheet", lambda one: value_cell(one.of_data_sheet, percent)),
+        notes=(_sizes(best), *_clocks(each)),
+    )
 
 
 def _clock(product: units.Reached) -> Cell:
@@ -140,71 +140,69 @@ def _candidate(row: Row) -> Cell:
     return Cell(str(fact.value), guess[0] if guess is not None else "", "quiet")
 
 
+def _same_case(evidence: Evidence, *metrics: str) -> Callable[[Row], Cell]:
+    return lambda row: value_cell(units.same_case(evidence, row, *metrics), units.figure)
+
+
 def fastest(evidence: Evidence) -> Table | None:
     """The fastest shape and candidate of each type, with its clock, its power and the energy of an operation."""
-    products = sorted(units.rates(evidence, units.SEARCH), key=lambda row: units.dtype_of(row) != units.MAIN_DTYPE)
-    if not products:
-        return None
-    names, drop = ("type", "adds up in", "shape", "rate", "at SM clock"), {"power": 1, "an operation": 2}
+    products = sorted(units.rates(evidence, units.SEARCH), key=units.not_main)
     by_candidate: dict[str, list[str]] = {}
     for row in products:
         by_candidate.setdefault(_candidate(row).text, []).append(units.dtype_of(row))
-    rows = tuple(
-        (
-            Cell(units.dtype_of(row), tone="strong"),
-            Cell(_accumulator(row), tone="quiet"),
-            Cell(units.shape_of(row) or ""),
-            row_cell(row, tera(row.value), tone="strong"),
-            _clock(units.reached(evidence, row)),
-            value_cell(units.same_case(evidence, row, "power"), units.figure),
-            value_cell(units.same_case(evidence, row, *units.ENERGIES), units.figure),
-        )
-        for row in products
-    )
-    notes = tuple(f"{', '.join(types)}: {candidate}" for candidate, types in by_candidate.items())
     about = (
         "rows x columns x depth, the best of all that were tried; share of rate x SMs x clock; power and energy over "
         "two seconds, in which the rate may be lower"
     )
-    titles = columns(*names, *drop, left=3, drop=drop)
-    return Table(f"The fastest product, {IN_TERA}, dense", about, titles, rows, notes)
+    return table_of(
+        f"The fastest product, {IN_TERA}, dense",
+        about,
+        products,
+        ("type", lambda row: Cell(units.dtype_of(row), tone="strong")),
+        (Column("adds up in", "left"), lambda row: Cell(_accumulator(row), tone="quiet")),
+        (Column("shape", "left"), lambda row: Cell(units.shape_of(row) or "")),
+        ("rate", lambda row: row_cell(row, tera(row.value), tone="strong")),
+        ("at SM clock", lambda row: _clock(units.reached(evidence, row))),
+        (Column("power", drop=1), _same_case(evidence, "power")),
+        (Column("an operation", drop=2), _same_case(evidence, *units.ENERGIES)),
+        notes=tuple(f"{', '.join(types)}: {candidate}" for candidate, types in by_candidate.items()),
+    )
 
-
-# Tensor cores alone: both paths per cycle, and the better one's sustained and burst rates.
 
 ACCUMULATORS = "adds up: fp16_acc16 in fp16, int8 in int32, fp64 in fp64, all others in fp32 (fp8 by wgmma: 14 bits)"
 
 
 def alone(evidence: Evidence) -> Table | None:
     """A row for each type: operations per cycle and SM by each path, and the rates of the faster path."""
-    types = units.tensor_dtypes(evidence)
-    if not types:
-        return None
-    by_path = {dtype: [units.per_clock(evidence, path, dtype) for path in (units.WGMMA, units.MMA)] for dtype in types}
-    rows = tuple(
-        (
-            Cell(dtype, tone="strong"),
-            *(limited_cell(evidence, row, lambda row: units.figure(row).split()[0], "plain") for row in paths),
-            *(
-                _rate(evidence, max(filter(None, paths), key=lambda row: row.value), load)
-                for load in (units.SUSTAINED, units.BURST)
-            ),
-        )
-        for dtype, paths in by_path.items()
-    )
-    titles = columns("type", "wgmma", "mma", "sustained", "burst", drop={"burst": 1})
-    title = f"Tensor cores alone, {IN_TERA}, dense"
+
+    def by_path(path: str) -> Callable[[str], Cell]:
+        def words(row: Row) -> str:
+            return units.figure(row).split()[0]
+
+        return lambda dtype: limited_cell(evidence, units.per_clock(evidence, path, dtype), words, "plain")
+
+    def rate(load: str) -> Callable[[str], Cell]:
+        def cell(dtype: str) -> Cell:
+            paths = filter(None, (units.per_clock(evidence, path, dtype) for path in (units.WGMMA, units.MMA)))
+            faster = max(paths, key=lambda row: row.value)
+            row = units.one_rate(evidence, units.TENSORS, **{**faster.params, "load": load})
+            clock = units.same_case(evidence, row, "sm_clock")
+            return row_cell(row, tera(row.value), units.figure(clock) if clock else "", "strong") if row else NOTHING
+
+        return cell
+
     share = "operations per cycle and SM by each path, with their share of the SM's rate"
-    return Table(title, f"{share}; rate and clock by the faster path", titles, rows, (ACCUMULATORS,))
-
-
-def _rate(evidence: Evidence, faster: Row, load: str) -> Cell:
-    """The rate of the path that this row of operations per cycle is of."""
-    row = units.one_rate(evidence, units.TENSORS, **{**faster.params, "load": load})
-    if row is None:
-        return NOTHING
-    clock = units.same_case(evidence, row, "sm_clock")
-    return row_cell(row, tera(row.value), quantity(clock.value, "Hz") if clock is not None else "", "strong")
+    return table_of(
+        f"Tensor cores alone, {IN_TERA}, dense",
+        f"{share}; rate and clock by the faster path",
+        units.tensor_dtypes(evidence),
+        ("type", lambda dtype: Cell(dtype, tone="strong")),
+        ("wgmma", by_path(units.WGMMA)),
+        ("mma", by_path(units.MMA)),
+        ("sustained", rate(units.SUSTAINED)),
+        (Column("burst", drop=1), rate(units.BURST)),
+        notes=(ACCUMULATORS,),
+    )
 
 
 # Tables in the order of the questions: what products reach, for how long, in a model, of which data; units alone.
@@ -214,56 +212,44 @@ ORDER = (
 )  # fmt: skip
 
 
-def pictures(evidence: Evidence) -> list[Picture]:
-    """Every picture that the run has figures for."""
-    over_time = (rates_over_time(evidence), state_over_time(evidence))
-    products = (by_type(evidence), over_size(evidence), by_library(evidence), fastest(evidence), *over_time)
-    units = (data(evidence), alone(evidence), alus(evidence))
-    drawn = (*products, *rooflines(evidence), *shapes(evidence), *units)
-    return [picture for picture in drawn if picture is not None]
-
-
 def data(evidence: Evidence) -> Table | None:
     """A row for each type and kind of data: rate, share of the rate with normal data, clock, power and energy."""
     products = units.rates(evidence, units.DATA)
-    if len(products) < 2:
-        return None
-    order = sorted(units.dtypes(evidence, units.DATA), key=lambda dtype: dtype != units.MAIN_DTYPE)
-    rows = []
-    for row in sorted(products, key=lambda row: order.index(units.dtype_of(row))):
-        wanted = {**row.params, "data": "normal"}
-        normal = next((one for one in products if one.params == wanted), None)
-        rows.append((
-            Cell(units.dtype_of(row), tone="quiet"),
-            Cell(str(row.params.get("data")), tone="strong"),
-            row_cell(row, units.figure(row), tone="strong"),
-            Cell(percent(row.value / normal.value)) if normal is not None else NOTHING,
-            value_cell(units.same_case(evidence, row, "sm_clock"), units.figure),
-            value_cell(units.same_case(evidence, row, "power"), units.figure),
-            value_cell(units.same_case(evidence, row, *units.ENERGIES), units.figure),
-        ))  # fmt: skip
-    names = ("type", "data", "rate", "of normal", "SM clock", "power", "an operation")
-    sizes = sorted({whole(row, "size") for row in products})
-    title = f"Effect of the data at size {' and '.join(str(one) for one in sizes)}"
-    about = "the same work in turn: flipping bits take power, and power lowers the clock; models have normal data"
-    return Table(title, about, columns(*names, left=2, drop={"power": 1}), tuple(rows))
+    types = units.dtypes(evidence, units.DATA)
+
+    def of_normal(row: Row) -> Cell:
+        normal = units.one_rate(evidence, units.DATA, **{**row.params, "data": "normal"})
+        return NOTHING if normal is None else Cell(percent(row.value / normal.value))
+
+    table = table_of(
+        f"Effect of the data at size {' and '.join(map(str, sorted({whole(row, 'size') for row in products})))}",
+        "the same work in turn: flipping bits take power, and power lowers the clock; models have normal data",
+        sorted(products, key=lambda row: (units.not_main(row), types.index(units.dtype_of(row)))),
+        ("type", lambda row: Cell(units.dtype_of(row), tone="quiet")),
+        (Column("data", "left"), lambda row: Cell(str(row.params.get("data")), tone="strong")),
+        ("rate", lambda row: row_cell(row, units.figure(row), tone="strong")),
+        ("of normal", of_normal),
+        ("SM clock", _same_case(evidence, "sm_clock")),
+        (Column("power", drop=1), _same_case(evidence, "power")),
+        ("an operation", _same_case(evidence, *units.ENERGIES)),
+    )
+    return table if len(products) > 1 else None
 
 
 def alus(evidence: Evidence) -> Table | None:
     """A row for each ALU instruction: rate per cycle and SM, rate of all SMs, latency, and the number in flight."""
-    measured = units.instructions(evidence)
-    if not measured:
-        return None
-    rows = tuple(
-        (
-            Cell(one.operation, tone="strong"),
-            row_cell(one.rate, units.figure(one.rate), percent(one.share) if one.share is not None else "", "strong"),
-            value_cell(units.same_case(evidence, one.rate, "rate", "integer_rate"), units.figure),
-            value_cell(one.latency, units.figure),
-            value_cell(one.in_flight, lambda count: quantity(round(count), "1")),
-        )
-        for one in measured
+
+    def rate(row: Row) -> Cell:
+        share = share_of(evidence, row)
+        return row_cell(row, units.figure(row), percent(share) if share is not None else "", "strong")
+
+    return table_of(
+        "ALUs alone",
+        "share of the architecture's rate; in flight: instructions of a warp that an SM needs for it",
+        units.rates(evidence, units.ALUS, units.PER_CLOCK),
+        ("instruction", lambda row: Cell(str(row.params.get("operation")), tone="strong")),
+        ("per cycle and SM", rate),
+        (Column("all SMs", drop=1), _same_case(evidence, "rate", "integer_rate")),
+        ("latency", _same_case(evidence, "latency")),
+        ("in flight", lambda row: value_cell(units.in_flight(evidence, row), lambda count: quantity(count, "1"))),
     )
-    titles = columns("instruction", "per cycle and SM", "all SMs", "latency", "in flight", drop={"all SMs": 1})
-    about = "share of the architecture's rate; in flight: instructions of a warp that an SM needs for it"
-    return Table("ALUs alone", about, titles, rows)

@@ -6,13 +6,12 @@ from microbench.analysis.evidence import Evidence
 from microbench.analysis.graph_steps import kernel_counts, layer_titles
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
-from microbench.explain import graph_facts
+from microbench.explain import graph_rules
 from microbench.model.constants import pairs
 from microbench.model.fit import fit, missing
 from microbench.model.forecast import forecast
 from microbench.model.model import WAYS
 from microbench.model.workload import Kernels, Wait, Workload
-from microbench.report import document
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.suites import timeline
@@ -33,25 +32,16 @@ PHASES = {
     "node": "GPU, a replay",
     "destroy": "destroy",
 }
-STRONG, WEAK = graph_facts.SPEEDUPS[0], graph_facts.SPEEDUPS[-1]
+STRONG, WEAK = graph_rules.SPEEDUPS[0], graph_rules.SPEEDUPS[-1]
 # A short step, in which the gaps can be seen.
 DRAWN = Workload((Kernels(8, (3e-6,)), Wait()))
 SPEEDUP_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
 MOST_UNBROKEN = 6
 
 
-def pictures(evidence: Evidence) -> list[document.Picture]:
-    """Every picture that the run has figures for."""
-    drawn = (
-        gain(evidence), surface(evidence), step(evidence), life(evidence), libraries(evidence), kinds(evidence),
-        deciders(evidence),
-    )  # fmt: skip
-    return [picture for picture in drawn if picture is not None]
-
-
 def gain(evidence: Evidence) -> Curve | None:
     """Speed-up over kernel duration for each submitter, with the crossovers of the first marked."""
-    by_layer = graph_facts.curves(evidence)
+    by_layer = graph_rules.curves(evidence)
     if not by_layer:
         return None
     (kernels, first), *_ = by_layer.values()
@@ -64,7 +54,7 @@ def gain(evidence: Evidence) -> Curve | None:
         Line(titles.get(name, name), tuple((pair.duration_s, pair.speedup) for pair in measured), tone)
         for (name, (_, measured)), tone in zip(by_layer.items(), tones, strict=False)
     ]
-    ends = [(speedup, graph_facts.crossing(first, speedup)) for speedup in graph_facts.SPEEDUPS]
+    ends = [(speedup, graph_rules.crossing(first, speedup)) for speedup in graph_rules.SPEEDUPS]
     ys = [y for line in lines for _, y in line.points]
     title = "Speed-up of a graph over kernel duration"
     about = (
@@ -108,7 +98,7 @@ def step(evidence: Evidence) -> TimeLine | None:
 
 def life(evidence: Evidence) -> Bars | None:
     """The cost of each phase of a graph's life per node and per graph, by linear fits."""
-    lines = {name: one for name in PHASES if (one := graph_facts.life_line(evidence, name)) is not None}
+    lines = {name: one for name in PHASES if (one := graph_rules.life_line(evidence, name)) is not None}
     if not lines:
         return None
     bars = []
@@ -117,7 +107,7 @@ def life(evidence: Evidence) -> Bars | None:
         cells = (Cell(as_time(line.slope), tone="strong"), Cell(as_time(line.constant)), *misfits)
         tone: Tone = "second" if name in ("relaunch", "node") else "first"
         bars.append(Bar(PHASES[name], max(line.slope, 0.0), None, cells, tone))
-    counts = [nodes for name in lines for nodes, _ in graph_facts.curve_of(evidence, name)]
+    counts = [nodes for name in lines for nodes, _ in graph_rules.curve_of(evidence, name)]
     title = "A graph's life: what each phase costs for each node"
     about = f"linear fits over chains of {min(counts)} to {max(counts)} empty kernels, by relative residuals"
     columns = (Column("a node"), Column("+ a graph"), Column("misfit median", drop=2), Column("largest", drop=1))
@@ -126,11 +116,11 @@ def life(evidence: Evidence) -> Bars | None:
 
 def libraries(evidence: Evidence) -> Bars | None:
     """Making a graph and replaying it once, by the driver's calls and by each library's means."""
-    every = graph_facts.libraries(evidence)
+    every = graph_rules.libraries(evidence)
     if not every:
         return None
     nodes = every[0].nodes
-    driver = graph_facts.of_library(evidence, LOOP_LAYER, nodes)
+    driver = graph_rules.of_library(evidence, LOOP_LAYER, nodes)
     titles = layer_titles(evidence.run)
     bars = []
     for one in [driver, *every] if driver is not None else every:
@@ -156,8 +146,8 @@ def kinds(evidence: Evidence) -> Bars | None:
         if stream is not None:
             beyond = stream.value
             others = (figure(stream), Cell(times(stream.value / node.value), tone="quiet"))
-        on_the_host = ", on the host" * (node.params.get("kind") == graph_facts.ON_THE_HOST)
-        bars.append(Bar(f"{graph_facts.title(node)}{on_the_host}", node.value, beyond, (figure(node), *others)))
+        on_the_host = ", on the host" * (node.params.get("kind") == graph_rules.ON_THE_HOST)
+        bars.append(Bar(f"{graph_rules.kind_words(node)}{on_the_host}", node.value, beyond, (figure(node), *others)))
     about = "after another of its kind; paler: in a stream; prologue: 1 µs of work ahead of the dependency"
     columns = (Column("node"), Column("stream", drop=1), Column("stream / node", drop=2))
     return Bars("Kinds of node: GPU time of one", about, columns, tuple(bars))
@@ -168,9 +158,8 @@ def deciders(evidence: Evidence) -> Bars | None:
     iterations = [row for row in evidence.rows("graph_nodes", "iteration") if row.value > 0]
     if len(iterations) < 2:
         return None
-    titled = [(graph_facts.title(row), row) for row in sorted(iterations, key=lambda row: row.value)]
-    bars = tuple(
-        Bar(title, row.value, None, (figure(row),), "second" if title.startswith("device") else "first")
-        for title, row in titled
-    )
-    return Bars("An iteration, by who decides on the next one", "one kernel each", (Column("iteration"),), bars)
+    bars = []
+    for row in sorted(iterations, key=lambda row: row.value):
+        title = graph_rules.kind_words(row)
+        bars.append(Bar(title, row.value, None, (figure(row),), "second" if title.startswith("device") else "first"))
+    return Bars("An iteration, by who decides on the next one", "one kernel each", (Column("iteration"),), tuple(bars))

@@ -5,10 +5,9 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, axis_value, spread, times
-from microbench.explain import launch_facts as launches
+from microbench.explain import launch_rules as launches
 from microbench.model.constants import gap, half_width
 from microbench.model.model import WAYS, Way
-from microbench.report import document
 from microbench.report.curves import ticks
 from microbench.report.document import (
     Bar,
@@ -36,13 +35,6 @@ ORDER = (
 SHORTEST_DRAWN_S = 100e-9
 
 
-def pictures(evidence: Evidence) -> list[document.Picture]:
-    """Every picture that the run has figures for, the submission ladder first."""
-    curves = (anatomy(evidence), durations(evidence), single_calls(evidence))
-    drawn = (ladder(evidence), one_op(evidence), *curves, idle_gaps(evidence), waiting(evidence), between(evidence))
-    return [picture for picture in drawn if picture is not None]
-
-
 def ladder(evidence: Evidence) -> Bars | None:
     """Submit of the same empty kernel with four arguments from each layer; the bar is solid up to that without any."""
     none, four = (
@@ -54,7 +46,7 @@ def ladder(evidence: Evidence) -> Bars | None:
     bars = []
     calls_s = {row.case_id: launches.call_of(evidence, row).value for row in (*none.values(), *four.values())}
     for name, row in sorted((none | four).items(), key=lambda pair: calls_s[pair[1].case_id]):
-        label, alike = launches.title(evidence, row), four
+        label, alike = launches.titled(evidence, row), four
         if name not in four:
             label, alike = f"{label}, 0 args", none
         taken_s = calls_s[row.case_id]
@@ -86,7 +78,7 @@ def one_op(evidence: Evidence) -> Bars | None:
         trip = trips.get(launches.layer(row))
         cells = (_fitted(evidence, row), figure(trip) if trip is not None else Cell(""))
         trip_s = trip.value if trip is not None else None
-        bars.append(Bar(launches.title(evidence, row), launches.call_of(evidence, row).value, trip_s, cells, "third"))
+        bars.append(Bar(launches.titled(evidence, row), launches.call_of(evidence, row).value, trip_s, cells, "third"))
     about = "host time of one call, fitted; paler: until its result is there; not the ladder's kernel"
     columns = (Column("call"), Column("round trip", drop=1))
     return Bars("One operation: x + 1 on one element, through each array library", about, columns, tuple(bars))
@@ -181,18 +173,25 @@ def idle_gaps(evidence: Evidence) -> Table | None:
     return matrix("Idle between two kernels", about, across, cells)
 
 
+# The ways to wait in the order of their cost, by their names on launch_sync's axis.
+WAITS = {"spin": "spin", "yield": "yield", "blocking": "block", "blocking_event": "event that blocks"}
+
+
 def waiting(evidence: Evidence) -> Table | None:
     """What each way to wait costs after kernels of several lengths; both levels where a row's samples have two."""
-    each = {title: launches.waits(evidence, wait) for wait, title in launches.WAITS.items()}
-    rows = {(title, length): row for title, found in each.items() for length, row in found.items()}
-    lengths = {length: axis_value("duration_ns", length) if length else "empty" for _, length in rows}
-    if len(lengths) < 2:
-        return None
-    cells = {place: row_cell(row, launches.wait_words(row)) for place, row in rows.items()}
+    cells = {
+        (words, length): row_cell(row, launches.wait_words(row))
+        for wait, words in WAITS.items()
+        for length, row in evidence.curve("launch_sync", "from_kernel", "duration_ns", wait=wait)
+        if row.value > 0
+    }
+    across = {
+        length: axis_value("duration_ns", length) if length else "empty" for length in sorted({n for _, n in cells})
+    }
     about = (
         "from the kernel's end until the wait returns, by the length of the kernel; two figures: two groups of waits"
     )
-    return matrix("Waiting for a kernel", about, dict(sorted(lengths.items())), cells)
+    return matrix("Waiting for a kernel", about, across, cells) if len(across) > 1 else None
 
 
 SIGNALS = {
@@ -218,7 +217,5 @@ def between(evidence: Evidence) -> Table | None:
         for name in INTERVALS
         if (row := evidence.row("launch_signals", name, way=way)) is not None
     }
-    if not cells:
-        return None
     about = "from the last instruction of a kernel to the first of the next; the host polls and answers at once"
-    return matrix("Between two kernels", about, INTERVALS, cells)
+    return matrix("Between two kernels", about, INTERVALS, cells) if cells else None

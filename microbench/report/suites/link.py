@@ -6,8 +6,8 @@ from microbench.analysis.evidence import Evidence, facts_of, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
-from microbench.explain.link_gpus import reasons_named
 from microbench.explain.link_paths import SWITCH_ROUND_TRIP_S, DevicePath, device_paths, is_network, modelled
+from microbench.explain.link_rules import reasons_named
 from microbench.report.curves import size_ticks, ticks
 from microbench.report.document import (
     SERIES_TONES,
@@ -16,7 +16,6 @@ from microbench.report.document import (
     Curve,
     Line,
     Mark,
-    Picture,
     Station,
     Stretch,
     Table,
@@ -36,12 +35,12 @@ def peers(evidence: Evidence) -> list[Table]:
     way = links.usual_way(evidence)
     if way is None:
         return []
-    failed = (f"failed, {reason}" for reason in reasons_named(links.failures(evidence)))
+    refused, failed = map(reasons_named, links.lacking(evidence))
     who = f"GPU {evidence.gpu.index}" if evidence.gpu is not None else "this GPU"
     # How far the other devices are, as topology tools name it.
     words = ", ".join(f"{name} {kind}" for name, kind in links.link_facts(evidence).topology().items())
     seen = [f"seen from {who}: {words}"] if words else []
-    notes = (*reasons_named(links.refusals(evidence)), *failed, *seen)
+    notes = (*refused, *(f"failed, {reason}" for reason in failed), *seen)
     about = f"{links.PEER_WAYS[way]}; rows: the GPU that moves the data; columns: the GPU whose memory it is"
     found = [_matrix(evidence, way, "GPU to GPU, in GB/s", about, notes)]
     if links.pairs(evidence, links.LATENCY):
@@ -229,18 +228,8 @@ ORDER = (
 )  # fmt: skip
 FEWEST_DRAWN = 3
 WAITED_FOR = ("pinned", "pageable")  # other pinned memory is waited for as long as pinned
-FEWEST_ACROSS = 2
 FIT_STEPS = 64
 HEADROOM = 1.1
-
-
-def pictures(evidence: Evidence) -> list[Picture]:
-    """Every picture that the run has figures for."""
-    curves = [rates(evidence, direction) for direction in links.DIRECTIONS]
-    several = (*peers(evidence), *uplinks(evidence), collectives(evidence))
-    tables = (fits(evidence), pinning(evidence), zero_copy(evidence), *several)
-    drawn = (path(evidence), devices(evidence), *curves, *tables)
-    return [picture for picture in drawn if picture is not None]
 
 
 def rates(evidence: Evidence, direction: str) -> Curve | None:
@@ -340,13 +329,12 @@ def _paid(choice: links.Choice, direction: str) -> tuple[Cell, Cell]:
 
 
 def zero_copy(evidence: Evidence) -> Table | None:
-    """Kernels on host memory: width of an access down, begin of the buffer across."""
+    """Kernels on host memory: width of an access down, begin of the buffer across; None for one begin."""
     cells = {
-        (f"{row.params.get('access')} {size(whole(row, 'width_bytes'))}", whole(row, "offset_bytes")): Cell(
-            gigabytes(row.value)
-        )
+        (f"{row.params.get('access')} {size(whole(row, 'width_bytes'))}", offset): Cell(gigabytes(row.value))
         for row in evidence.rows("link_zero_copy", "bandwidth")
+        for offset in [whole(row, "offset_bytes")]
     }
     offsets = {offset: size(offset) for offset in sorted({offset for _, offset in cells})}
     about = "rows: bytes that a thread moves at once; columns: offset of the buffer from the begin of a page"
-    return matrix("Kernels on host memory, in GB/s", about, offsets, cells) if len(offsets) >= FEWEST_ACROSS else None
+    return matrix("Kernels on host memory, in GB/s", about, offsets, cells) if len(offsets) > 1 else None

@@ -2,28 +2,23 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, facts_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size, times
-from microbench.explain import memory_levels, memory_stream
+from microbench.explain import memory_levels
 from microbench.explain.memory_access import contention
-from microbench.explain.memory_allocation import WAYS as ALLOCATED
-from microbench.explain.memory_allocation import costs
-from microbench.report import document
+from microbench.explain.memory_levels import Plateau
 from microbench.report.curves import size_ticks, ticks, ticks_beyond
-from microbench.report.document import SERIES_TONES, Cell, Curve, Histogram, Line, Mark, Picture, Table, Tone
-from microbench.report.tables import NOTHING, limited_cell, matrix, row_cell, value_cell
-
-# Bandwidth and latency over the working set, and the L2 as one SM sees it.
+from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Histogram, Line, Mark, Table, Tone
+from microbench.report.tables import NOTHING, limited_cell, matrix, row_cell, table_of, value_cell
 
 FEWEST_LEVEL_SIZES = 5
 LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
 QUIET: Tone = "quiet"
-Levels = dict[str, memory_levels.Plateau]  # by the words for each level's line
 HEADROOM = 1.6
 # Of marks closer together than this ratio only one is drawn.
 APART = 1.05
@@ -32,48 +27,44 @@ APART = 1.05
 def hierarchy(evidence: Evidence) -> Curve | None:
     """Bandwidth over the working set: L1, L2 and DRAM named with their figures, where each ends, the L2's size."""
     points = memory_levels.footprints(evidence, "memory_levels", memory_levels.BANDWIDTH)
-    levels = memory_levels.bandwidth_levels(evidence)
-    if len(points) < FEWEST_LEVEL_SIZES:
-        return None
-    by_clock = {one.name: one.value for one in memory_levels.bandwidth_levels(evidence, memory_levels.PER_CLOCK)}
-    names = {
-        f"{one.name} {memory_levels.up_to(one)}{quantity(one.value, 'B/s')}"
-        + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else ""): one
-        for one in levels
-    }
-    marks = [
-        Mark(float(one.last_bytes), f"{one.name} to {size(one.last_bytes)}")
-        for one in memory_levels.ends(points, levels)
-    ]
+    levels, clocked = (
+        memory_levels.bandwidth_levels(evidence, metric)
+        for metric in (memory_levels.BANDWIDTH, memory_levels.PER_CLOCK)
+    )
+    words = {one.name: f"{memory_levels.up_to(one)}{quantity(one.value, 'B/s')}" for one in levels}
+    ends = memory_levels.ends(points, levels)
+    marks = [Mark(float(one.last_bytes), f"{one.name} to {size(one.last_bytes)}") for one in ends]
     about = "all SMs read the same working set repeatedly"
     shared = memory_levels.shared_row(evidence, "memory_levels", memory_levels.BANDWIDTH)
     if shared is not None:
         about += f"; from shared memory {quantity(shared.value, 'B/s')}"
-        clocked = memory_levels.shared_row(evidence, "memory_levels", memory_levels.PER_CLOCK)
-        about += f", {quantity(clocked.value, 'B/clk/SM')}" if clocked is not None else ""
+        of_clock = memory_levels.shared_row(evidence, "memory_levels", memory_levels.PER_CLOCK)
+        about += f", {quantity(of_clock.value, 'B/clk/SM')}" if of_clock is not None else ""
     together = memory_levels.answered_together(points, levels)
     if together:
         about += f"; above the L2's line up to {size(together[-1][0])}: one answer for several SMs"
-    return _curve("Bandwidth over the working set", about, points, names, _with_l2(evidence, marks, points))
+    names = _named(levels, words, clocked, "B/clk/SM")
+    return _curve(evidence, "Bandwidth over the working set", about, points, names, marks)
 
 
 def latencies(evidence: Evidence) -> Curve | None:
     """The time of one dependent read over the working set: levels named, reaches of translation caches marked."""
     points = memory_levels.footprints(evidence, "memory_latency", memory_levels.LATENCY)
-    levels = memory_levels.latency_levels(evidence)
-    if len(points) < FEWEST_LEVEL_SIZES:
-        return None
-    cycles = {one.name: one.value for one in memory_levels.latency_levels(evidence, memory_levels.CYCLES)}
-    names = {
-        f"{one.name} {as_time(one.value)}"
-        + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else ""): one
-        for one in levels
-    }
+    levels, cycles = (
+        memory_levels.latency_levels(evidence, metric) for metric in (memory_levels.LATENCY, memory_levels.CYCLES)
+    )
     marks = [Mark(reach_bytes, f"TLB reach {about_size(reach_bytes)}") for reach_bytes in memory_levels.steps(evidence)]
     shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
     about = "one thread, in which each read waits for the one before it"
     about += f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
-    return _curve("Latency over the working set", about, points, names, _with_l2(evidence, marks, points))
+    names = _named(levels, {one.name: as_time(one.value) for one in levels}, cycles, "cycle")
+    return _curve(evidence, "Latency over the working set", about, points, names, marks)
+
+
+def _named(levels: list[Plateau], words: Mapping[str, str], others: list[Plateau], unit: str) -> dict[str, Plateau]:
+    """Each level by the words for its line: with its figure, and with its figure in another unit if there is one."""
+    also = {one.name: f", {quantity(one.value, unit)}" for one in others}
+    return {f"{one.name} {words[one.name]}{also.get(one.name, '')}": one for one in levels}
 
 
 def under_load(evidence: Evidence) -> Curve | None:
@@ -99,30 +90,32 @@ def under_load(evidence: Evidence) -> Curve | None:
     return Curve(title, about, below, tuple(lines), x_ticks, y_ticks, x_log=False, y_log=False)
 
 
-def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_levels.Point]) -> tuple[Mark, ...]:
-    """The marks within the curve, and one for the reported size of the L2 unless a mark is close to it."""
+def _curve(
+    evidence: Evidence,
+    title: str,
+    about: str,
+    points: Sequence[memory_levels.Point],
+    levels: Mapping[str, Plateau],
+    marks: Sequence[Mark],
+) -> Curve | None:
+    """The whole curve in a quiet tone, with the points of each level over it in a colour; the marks within it, and one
+    for the reported size of the L2 unless a mark is close to it."""
+    if len(points) < FEWEST_LEVEL_SIZES:
+        return None
     reported, first, last = memory_levels.l2_bytes(evidence), points[0][0], points[-1][0]
     inside = [mark for mark in marks if first < mark.at < last]
     if reported and first < reported < last and not any(1 / APART < mark.at / reported < APART for mark in inside):
         inside.append(Mark(reported, f"L2 is {size(reported)}"))
-    return tuple(sorted(inside, key=lambda mark: mark.at))
-
-
-def _curve(
-    title: str, about: str, points: Sequence[memory_levels.Point], levels: Levels, marks: tuple[Mark, ...]
-) -> Curve:
-    """The whole curve in a quiet tone, with the points of each level over it in a colour."""
-    drawn = [(name, level.points, LEVEL_TONES[level.name]) for name, level in levels.items()]
     values = [row.value for _, row in points]
     low, high, unit = min(values) / HEADROOM, max(values) * HEADROOM, points[0][1].metric.unit
     # Ticks of each half of the logarithmic axis: over the whole axis they might be powers of ten only.
     middle = math.sqrt(low * high)
     y_ticks = {mark.at: mark for half in ((low, middle), (middle, high)) for mark in ticks(*half, True, unit)}
-    lines = tuple(
-        Line(name, tuple((x, row.value) for x, row in each), tone) for name, each, tone in (*drawn, ("", points, QUIET))
-    )
-    x_ticks = size_ticks(points[0][0], points[-1][0], every=3, first=14)
-    return Curve(title, about, "working set", lines, x_ticks, tuple(y_ticks[at] for at in sorted(y_ticks)), marks=marks)
+    drawn = [*((name, level.points, LEVEL_TONES[level.name]) for name, level in levels.items()), ("", points, QUIET)]
+    lines = tuple(Line(name, tuple((x, row.value) for x, row in each), tone) for name, each, tone in drawn)
+    x_ticks, by_place = size_ticks(first, last, every=3, first=14), tuple(sorted(inside, key=lambda mark: mark.at))
+    ordered = tuple(y_ticks[at] for at in sorted(y_ticks))
+    return Curve(title, about, "working set", lines, x_ticks, ordered, marks=by_place)
 
 
 def l2_lines(evidence: Evidence) -> Histogram | None:
@@ -140,55 +133,54 @@ def l2_lines(evidence: Evidence) -> Histogram | None:
     return Histogram(title, about, calls.first_edge, calls.ratio, calls.counts, marks)
 
 
-# Streaming kernels by implementation and by type.
-
-DTYPES = ("fp64", "fp32", "fp16", "int8")
 SHAPE = "shape of CUDA C++"
 
 
 def by_implementation(evidence: Evidence) -> Table | None:
     """A row for each kernel, a column for each implementation, on the largest arrays; the chosen shape at the end."""
-    size_bytes, dtype = memory_stream.largest_bytes(evidence), memory_stream.main_dtype(evidence)
+    size_bytes, dtype = memory_levels.largest_bytes(evidence), memory_levels.main_dtype(evidence)
     if size_bytes is None or dtype is None:
         return None
     by_place = _by_kernel(evidence, "implementation", dtype=dtype, size_bytes=size_bytes)
     across = {
-        way: name for way, name in memory_stream.IMPLEMENTATIONS.items() if any(way == key for _, key in by_place)
+        way: name for way, name in memory_levels.IMPLEMENTATIONS.items() if any(way == key for _, key in by_place)
     }
     cells = {place: limited_cell(evidence, row, lambda row: gigabytes(row.value)) for place, row in by_place.items()}
     for kernel, _ in by_place:
-        native = by_place.get((kernel, memory_stream.NATIVE))
-        name = memory_stream.shape_of(native) if native is not None else None
+        native = by_place.get((kernel, memory_levels.NATIVE))
+        name = memory_levels.shape_of(native) if native is not None else None
         if name is not None:
-            cells[kernel, SHAPE] = Cell(memory_stream.shape_words(name), tone="quiet")
+            cells[kernel, SHAPE] = Cell(memory_levels.shape_words(name), tone="quiet")
     limits = dict.fromkeys(limit for row in by_place.values() if (limit := evidence.ceiling(row)) is not None)
     notes = tuple(f"ceiling: {gigabytes(limit.value)} GB/s, {limit.source}" for limit in limits)
     title = f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s"
     about = "bytes read plus written, with the share of the ceiling"
     table = matrix(title, about, {**across, SHAPE: SHAPE}, cells, notes=notes)
-    last = document.Column(SHAPE, "left", drop=1)
+    last = Column(SHAPE, "left", drop=1)
     return replace(table, columns=(*table.columns[:-1], last))
+
+
+DTYPES = ("fp64", "fp32", "fp16", "int8")
 
 
 def by_dtype(evidence: Evidence) -> Table | None:
     """A row for each kernel, a column for each type, in CUDA C++ on the largest arrays; None for one type."""
-    size_bytes = memory_stream.largest_bytes(evidence)
+    size_bytes = memory_levels.largest_bytes(evidence)
     if size_bytes is None:
         return None
-    by_place = _by_kernel(evidence, "dtype", implementation=memory_stream.NATIVE, size_bytes=size_bytes)
+    by_place = _by_kernel(evidence, "dtype", implementation=memory_levels.NATIVE, size_bytes=size_bytes)
     types = {dtype: dtype for dtype in DTYPES if any(dtype == key for _, key in by_place)}
-    if len(types) < 2:
-        return None
     cells = {place: limited_cell(evidence, row, lambda row: gigabytes(row.value)) for place, row in by_place.items()}
     title = f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s"
-    return matrix(title, "moving bytes does not depend on the type; adding and multiplying may", types, cells)
+    about = "moving bytes does not depend on the type; adding and multiplying may"
+    return matrix(title, about, types, cells) if len(types) > 1 else None
 
 
 def _by_kernel(evidence: Evidence, across: str, **params: int | str) -> dict[tuple[str, str], Row]:
     """The streaming rows with these parameters by kernel, in the order of KERNELS, and by another parameter."""
-    rows = memory_stream.streams(evidence, **params)
+    rows = memory_levels.streams(evidence, **params)
     by_place = {(str(row.params.get("kernel")), str(row.params.get(across))): row for row in rows}
-    return {place: row for kernel in memory_stream.KERNELS for place, row in by_place.items() if place[0] == kernel}
+    return {place: row for kernel in memory_levels.KERNELS for place, row in by_place.items() if place[0] == kernel}
 
 
 # The order of the tables: rates, levels, what reaches them, other accesses, costs.
@@ -200,14 +192,6 @@ ORDER = (
 FEWEST_DRAWN = 3
 # The share of the best rate that counts as enough bytes in flight.
 ENOUGH = 0.9
-
-
-def pictures(evidence: Evidence) -> list[Picture]:
-    """Every picture that the run has figures for."""
-    levels = (hierarchy(evidence), latencies(evidence), under_load(evidence), l2_lines(evidence), in_flight(evidence))
-    tables = (additions(evidence), allocations(evidence), energies(evidence))
-    drawn = (by_implementation(evidence), by_dtype(evidence), *levels, *tables)
-    return [picture for picture in drawn if picture is not None]
 
 
 def in_flight(evidence: Evidence) -> Curve | None:
@@ -244,60 +228,71 @@ def in_flight(evidence: Evidence) -> Curve | None:
 
 def additions(evidence: Evidence) -> Table | None:
     """Atomic additions to one word for all threads, one per warp and one per thread, and the cost of sharing."""
-    pairs = contention(evidence)
-    if not pairs:
-        return None
-    rows = tuple(
-        (
-            Cell(f"{one.dtype}, {one.space}", tone="strong"),
-            row_cell(one.same),
-            row_cell(evidence.row("memory_atomic", "additions", space=one.space, dtype=one.dtype, spread="warp")),
-            row_cell(one.spread),
-            Cell(times(one.factor), tone="strong"),
-        )
-        for one in pairs
+
+    def per_warp(pair: tuple[float, Row, Row]) -> Cell:
+        return row_cell(evidence.row("memory_atomic", "additions", **{**pair[1].params, "spread": "warp"}))
+
+    return table_of(
+        "Atomic additions per second",
+        "by all threads, result unused; in shared memory one word means one for each block",
+        contention(evidence),
+        ("", lambda pair: Cell(f"{pair[1].params['dtype']}, {pair[1].params['space']}", tone="strong")),
+        ("one word", lambda pair: row_cell(pair[1])),
+        (Column("one per warp", drop=1), per_warp),
+        ("one per thread", lambda pair: row_cell(pair[2])),
+        ("factor", lambda pair: Cell(times(pair[0]), tone="strong")),
     )
-    columns = document.columns("", "one word", "one per warp", "one per thread", "factor", drop={"one per warp": 1})
-    about = "by all threads, result unused; in shared memory one word means one for each block"
-    return Table("Atomic additions per second", about, columns, rows)
+
+
+ALLOCATORS = {
+    "malloc": "cudaMalloc", "pool": "stream-ordered pool", "cupy_pool": "CuPy's pool",
+    "host_pinned": "pinned host memory",
+}  # fmt: skip
 
 
 def allocations(evidence: Evidence) -> Table | None:
     """What an allocation costs: a row for each allocator and size; the first one, later ones, and freeing."""
-    allocated = costs(evidence)
-    if not allocated:
-        return None
-    rows = tuple(
-        (
-            Cell(ALLOCATED[one.way], tone="strong"),
-            Cell(size(one.size_bytes)),
-            value_cell(one.first, lambda row: as_time(row.value), "quiet"),
-            Cell(as_time(one.later.value), tone="strong"),
-            value_cell(one.free, lambda row: as_time(row.value)),
+    rows = evidence.rows("memory_allocate", "allocate")
+
+    def other(metric: str, tone: Tone = "plain") -> Callable[[Row], Cell]:
+        return lambda row: value_cell(
+            evidence.row(row.benchmark, metric, **row.params), lambda cost: as_time(cost.value), tone
         )
-        for one in allocated
+
+    return table_of(
+        "What an allocation costs",
+        "host time; first: the first of that size, from an empty pool",
+        [row for row in rows if row.params.get("way") in ALLOCATORS and row.value > 0],
+        ("allocator", lambda row: Cell(ALLOCATORS[str(row.params["way"])], tone="strong")),
+        ("block", lambda row: Cell(size(whole(row, "size_bytes")))),
+        (Column("first", drop=1), other("first", "quiet")),
+        ("later", lambda row: Cell(as_time(row.value), tone="strong")),
+        ("free", other("free")),
     )
-    columns = document.columns("allocator", "block", "first", "later", "free", drop={"first": 1})
-    about = "host time; first: the first of that size, from an empty pool"
-    return Table("What an allocation costs", about, columns, rows)
 
 
 def energies(evidence: Evidence) -> Table | None:
     """Power under each load, the energy of a byte, and the part of it above idle."""
     idle = evidence.row("memory_energy", "power", load="idle")
-    by_load: dict[str, tuple[Cell, ...]] = {}  # of each load the largest arrays
+    loads: dict[str, tuple[Row, Row | None]] = {}  # power and energy, of each load on the largest arrays
     for row in sorted(evidence.rows("memory_energy", "energy"), key=lambda row: whole(row, "size_bytes")):
-        load = str(row.params.get("load"))
-        power = evidence.row("memory_energy", "power", load=load, size_bytes=whole(row, "size_bytes"))
+        power = evidence.row("memory_energy", "power", **row.params)
         if power is not None and row.value > 0:
-            share = 1 - idle.value / power.value if idle is not None else 0.0
-            above = Cell(quantity(row.value * share, "J/B")) if share > 0 else NOTHING
-            watts, joules = quantity(power.value, "W"), quantity(row.value, "J/B")
-            by_load[load] = (Cell(load, tone="strong"), Cell(watts), Cell(joules, tone="strong"), above)
-    if not by_load:
-        return None
-    rows = [*by_load.values()]
-    if idle is not None:
-        rows.append((Cell("idle", tone="strong"), Cell(quantity(idle.value, "W")), NOTHING, NOTHING))
-    columns = document.columns("load", "power", "a byte", "above idle")
-    return Table("Energy of a byte", "two seconds of one kernel, by the GPU's energy counter", columns, tuple(rows))
+            loads[str(row.params.get("load"))] = power, row
+    if loads and idle is not None:
+        loads["idle"] = idle, None
+
+    def above(load: str) -> Cell:
+        power, energy = loads[load]
+        share = 1 - idle.value / power.value if idle is not None else 0.0
+        return Cell(quantity(energy.value * share, "J/B")) if energy is not None and share > 0 else NOTHING
+
+    return table_of(
+        "Energy of a byte",
+        "two seconds of one kernel, by the GPU's energy counter",
+        loads,
+        ("load", lambda load: Cell(load, tone="strong")),
+        ("power", lambda load: Cell(quantity(loads[load][0].value, "W"))),
+        ("a byte", lambda load: value_cell(loads[load][1], lambda row: quantity(row.value, "J/B"), "strong")),
+        ("above idle", above),
+    )

@@ -5,27 +5,17 @@ from microbench.core.units import as_time, percent, plain, quantity, times
 from microbench.explain import own
 from microbench.explain.compute_products import bandwidth_roof, compute_roof
 from microbench.report.curves import ticks
-from microbench.report.document import Cell, Column, Curve, Line, Picture, Table
+from microbench.report.document import Cell, Column, Curve, Line, Table, columns
 from microbench.report.suites.roofline import BESIDE, under_roofs
-from microbench.report.tables import NOTHING, row_cell, value_cell
+from microbench.report.tables import NOTHING, row_cell, table_of, value_cell
 
 MOST_LAUNCHES = 30
 LONGEST_NAME = 60
 
 
-def pictures(evidence: Evidence) -> list[Picture]:
-    """Functions first, then their launches, then kernels."""
-    found, mine = own.steps(evidence), own.kernels(evidence)
-    tables = [functions(found)] if found else []
-    tables += [table for one in found[:1] if (table := launches(one)) is not None]
-    tables += [limits(mine)] if mine else []
-    drawn = roofline(evidence, mine)
-    return [*([drawn] if drawn is not None else []), *tables]
-
-
-def roofline(evidence: Evidence, found: list[own.Kernel]) -> Curve | None:
+def roofline(evidence: Evidence) -> Curve | None:
     """Kernels of the first one's precision, whose bytes and operations are known, under the measured roofs."""
-    known = [one for one in found if one.moved_bytes and one.flops]
+    known = [one for one in own.kernels(evidence) if one.moved_bytes and one.flops]
     precision = known[0].precision if known else ""
     where = own.with_roofs(evidence)
     memory, compute = bandwidth_roof(where), compute_roof(where, precision) if known else None
@@ -45,66 +35,61 @@ def roofline(evidence: Evidence, found: list[own.Kernel]) -> Curve | None:
     return under_roofs(title, about, lines, roofs, compute, begin, rates)
 
 
-def functions(found: list[own.Step]) -> Table:
+def functions(evidence: Evidence) -> Table | None:
     """Each case of a function: what it costs, what limits it, and what a graph gives."""
-    columns = (
-        Column("", "left"), Column("step"), Column("submit"), Column("GPU"),
-        Column("cold L2", drop=2), Column("launches"), Column("graph"),
-        Column("gain"), Column("faster after"), Column("limit", "left", 1),
-    )  # fmt: skip
-    rows = tuple(
-        (
-            Cell(own.name_of(one.submit), tone="strong"),
-            row_cell(one.step),
-            row_cell(one.submit),
-            row_cell(one.gpu),
-            row_cell(one.cold),
-            value_cell(one.fact("launches"), str),
-            row_cell(one.graph) if one.graph is not None else Cell("none", tone="warning"),
-            value_cell(one.gain, times, "strong"),
-            value_cell(one.pays_after, lambda count: f"{count} replays"),
-            Cell(one.limit.partition(":")[0]),
-        )
-        for one in found
-    )
+    found = own.steps(evidence)
     prevented = [f"no graph of {own.name_of(one.submit)}: {own.blocked(one)}" for one in found if one.graph is None]
     compared = [plain(one.fact("compared"), 200) for one in found if one.fact("compared")]
-    notes = tuple(dict.fromkeys((*prevented, *compared)))
-    return Table("Your functions: what limits them, and what a graph gives", "a step is one call and one wait",
-                 columns, rows, notes)  # fmt: skip
+    return table_of(
+        "Your functions: what limits them, and what a graph gives",
+        "a step is one call and one wait",
+        found,
+        ("", lambda one: Cell(own.name_of(one.submit), tone="strong")),
+        ("step", lambda one: row_cell(one.step)),
+        ("submit", lambda one: row_cell(one.submit)),
+        ("GPU", lambda one: row_cell(one.gpu)),
+        (Column("cold L2", drop=2), lambda one: row_cell(one.cold)),
+        ("launches", lambda one: value_cell(one.fact("launches"), str)),
+        ("graph", lambda one: row_cell(one.graph) if one.graph is not None else Cell("none", tone="warning")),
+        ("gain", lambda one: value_cell(one.gain, times, "strong")),
+        ("faster after", lambda one: value_cell(one.pays_after, lambda count: f"{count} replays")),
+        (Column("limit", "left", 1), lambda one: Cell(one.limit.partition(":")[0])),
+        notes=tuple(dict.fromkeys((*prevented, *compared))),
+    )
 
 
-def launches(one: own.Step) -> Table | None:
-    """The launches of the first case that was captured, in the order of their first."""
-    found = own.launched(one)
-    if not found:
+def launches(evidence: Evidence) -> Table | None:
+    """The launches of the first case, if it was captured, in the order of their first."""
+    one = next(iter(own.steps(evidence)), None)
+    found = own.launched(one) if one is not None else []
+    if one is None or not found:
         return None
-    columns = (Column("kernel", "left"), Column("grid", "left"), Column("block", "left"), Column("launches"))
     rows = tuple(
         (Cell(plain(name, LONGEST_NAME), tone="strong"), Cell(grid), Cell(block), Cell(str(count)))
         for name, grid, block, count in found[:MOST_LAUNCHES]
     )
     more = (f"{len(found) - MOST_LAUNCHES} more",) if len(found) > MOST_LAUNCHES else ()
-    return Table(f"Launches of {own.name_of(one.submit)}", "the nodes of its captured graph", columns, rows, more)
+    titles = columns("kernel", "grid", "block", "launches", left=3)
+    return Table(f"Launches of {own.name_of(one.submit)}", "the nodes of its captured graph", titles, rows, more)
 
 
-def limits(found: list[own.Kernel]) -> Table:
+def limits(evidence: Evidence) -> Table | None:
     """Each case of a kernel: its duration, what it takes from an SM, and the ceiling that it is near."""
-    columns = (
-        Column("", "left"), Column("duration"), Column("cold L2", drop=2), Column("of ceiling"), Column("registers"),
-        Column("occupancy"), Column("waves", drop=1), Column("limit", "left"),
-    )  # fmt: skip
-    rows = []
-    for one in found:
+
+    def share(one: own.Kernel) -> Cell:
         near = one.near
-        rows.append((
-            Cell(own.name_of(one.duration), tone="strong"),
-            row_cell(one.kernel or one.duration, as_time(one.best_s)),
-            row_cell(one.cold),
-            Cell(percent(near.share), f"of {quantity(near.rate, near.unit)}") if near is not None else NOTHING,
-            Cell(str(one.whole("registers"))),
-            Cell(percent(one.occupancy), plain(own.fact(one.duration, "held_by"), 20)),
-            Cell(f"{one.waves:.3g}"),
-            Cell(one.limit[0]),
-        ))  # fmt: skip
-    return Table("Your kernels under this GPU's measured ceilings", "the nearest ceiling of each", columns, tuple(rows))
+        return NOTHING if near is None else Cell(percent(near.share), f"of {quantity(near.rate, near.unit)}")
+
+    return table_of(
+        "Your kernels under this GPU's measured ceilings",
+        "the nearest ceiling of each",
+        own.kernels(evidence),
+        ("", lambda one: Cell(own.name_of(one.duration), tone="strong")),
+        ("duration", lambda one: row_cell(one.kernel or one.duration, as_time(one.best_s))),
+        (Column("cold L2", drop=2), lambda one: row_cell(one.cold)),
+        ("of ceiling", share),
+        ("registers", lambda one: Cell(str(one.whole("registers")))),
+        ("occupancy", lambda one: Cell(percent(one.occupancy), plain(own.fact(one.duration, "held_by"), 20))),
+        (Column("waves", drop=1), lambda one: Cell(f"{one.waves:.3g}")),
+        (Column("limit", "left"), lambda one: Cell(one.limit[0])),
+    )

@@ -7,9 +7,9 @@ from microbench.analysis.evidence import Evidence, facts_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, quantity, round_percent, times
 from microbench.explain import compute_units as units
-from microbench.explain.compute_power import lasting
 from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
 from microbench.explain.compute_units import MAIN_DTYPE, dtype_of, figure, same_case
+from microbench.explain.compute_verdict import lasting
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
 from microbench.report.tables import matrix, row_cell
@@ -87,8 +87,6 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
     inside = tuple(mark for mark in marks if begin_s < mark.at < end_s)
     return Curve(title, about, "since the work began", drawn, x_ticks, y_ticks, y_log=False, marks=inside)
 
-
-# Products of models under this run's own roofs: points in a roofline, and a table of what bounds each.
 
 FEWEST_POINTS = 4
 MOST_ROOFLINES = 2

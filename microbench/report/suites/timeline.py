@@ -25,6 +25,9 @@ LINK: Tone = "third"
 OWN: Tone = "plain"
 
 
+Shade = Literal["solid", "shaded", "pale"]
+
+
 class Step(NamedTuple):
     """A step submitted one way ("stream" or "graph"): the host's acts, and when each of them ran."""
 
@@ -64,90 +67,12 @@ def items(step: Step) -> list[Item]:
     return ran
 
 
-# The host's lane: calls one by one or in stretches, and waits.
-
-# More stretches than this cannot be told apart.
-MOST_STRETCHES = 40
-
-
-def host_lane(step: Step) -> Lane:
-    """Every call, launches with their number; pale where the host waits."""
-    spans: list[Span] = []
-    number, before_s = 0, 0.0
-    for span in step.played.host:
-        act = step.acts[span.act]
-        if span.begin_s > before_s:
-            spans.append(Span(before_s, span.begin_s, "queue full", HOST, "pale"))
-        number += act.kind == "launch"
-        if span.lane == "wait":
-            words, tone = _wait_words(step), HOST
-        else:
-            words, tone = {
-                "launch": (str(number), HOST), "replay": ("replay", HOST), "sync": ("", HOST),
-                "host": ("own work", OWN), "copy": ("copy", HOST) if act.work else ("pageable copy", LINK),
-            }[act.kind]  # fmt: skip
-        pale = span.lane == "wait" or act.kind == "sync"
-        spans.append(Span(span.begin_s, span.end_s, words, tone, "pale" if pale else "solid"))
-        before_s = span.end_s
-    return Lane(f"{step.name.ljust(6)} host", tuple(spans))
-
-
-def host_lane_merged(step: Step) -> Lane:
-    """Calls without a wait between them as one stretch; the whole step as one if there are too many stretches."""
-    doing = list(_doing(step))
-    groups = [(what, [span for _, span in pairs]) for what, pairs in itertools.groupby(doing, key=lambda pair: pair[0])]
-    if len(groups) > MOST_STRETCHES:
-        calls = sum(what in ("calls", "held up") for what, _ in doing)
-        waits = sum(span.lane == "wait" for _, span in doing)
-        words = f"{calls} calls, {waits} synchronises" if waits else f"{calls} calls"
-        stretches = [Span(0.0, doing[-1][1].end_s, words, HOST, "shaded")]
-    else:
-        begins = (0.0, *(spans[-1].end_s for _, spans in groups))
-        stretches = [
-            _stretch(step, what, begin_s, spans[-1].end_s, len(spans))
-            for begin_s, (what, spans) in zip(begins, groups, strict=False)
-        ]
-    return Lane(f"{step.name.ljust(6)} host", tuple(stretches))
-
-
-def _wait_words(step: Step) -> str:
-    kinds = [act.kind for act in step.acts]
-    return "one replay, then synchronise" if kinds == ["replay", "sync"] else "synchronise"
-
-
-What = Literal["calls", "held up", "copy", "sync", "host"]
-
-
-def _doing(step: Step) -> Iterator[tuple[What, PlayedSpan]]:
-    """Each thing that the host does, and the kind of stretch that it belongs to."""
-    before_s = 0.0
-    for span in step.played.host:
-        act = step.acts[span.act]
-        match act.kind:
-            case "sync" | "host":
-                yield act.kind, span
-            case "copy" if not act.work:
-                yield "copy", span
-            case _:  # only a full queue separates a call from what the host did before
-                yield "held up" if span.begin_s > before_s else "calls", span
-        before_s = span.end_s
-
-
-def _stretch(step: Step, what: What, begin_s: float, end_s: float, count: int) -> Span:
-    words, tone = {
-        "calls": (f"{count} calls" if count > 1 else "", HOST), "sync": (_wait_words(step), HOST),
-        "held up": (f"{count} calls, each when the full queue has room", HOST),
-        "copy": ("pageable copy", LINK), "host": ("own work", OWN),
-    }[what]  # fmt: skip
-    return Span(begin_s, end_s, words, tone, "pale" if what == "sync" else "shaded" if what == "held up" else "solid")
-
-
-# All lanes of one way of submitting a step, call by call or in stretches.
-
 INDENT = " " * 7
 ENGINES = ("h2d", "d2h")
 # Up to MOST_ROWS concurrent kernels have a line each; of more, one line shows their number.
 MOST_ROWS = 4
+# More stretches than this cannot be told apart.
+MOST_STRETCHES = 40
 # A gap between kernels is drawn if it is longer than APART of the step, or longer than LEAST_APART of it and than
 # UNUSUAL times the median gap.
 APART, LEAST_APART, UNUSUAL = 0.03, 0.01, 3.0
@@ -157,36 +82,94 @@ ALL = 0.995
 ROUNDING_S = 1e-12
 
 
-def lanes_of(step: Step) -> list[Lane]:
-    """Every call, kernel and copy by itself, launches and their kernels by number."""
+def lanes_of(step: Step, *, merged: bool) -> list[Lane]:
+    """Host, queue, GPU and copy engines: every call, kernel and copy by itself, or ``merged`` into stretches."""
     ran = items(step)
     kernels = [item for item in ran if item.lane == "gpu"]
-    rows = _rows(kernels)
+    host = _host_merged(step) if merged else _host(step)
+    gpu = _gpu_merged(step, kernels, ran) if merged else _gpu(step, kernels, ran)
+    # How many kernels and copies have reached the GPU and wait for their turn.
+    waiting = [(one.ready_s, one.begin_s) for one in ran if one.begin_s > one.ready_s + ROUNDING_S]
+    copies = {way: [Span(one.begin_s, one.end_s, "copy", LINK) for one in ran if one.lane == way] for way in ENGINES}
+    links = [Lane(f"{INDENT}{way}", tuple(spans)) for way, spans in copies.items() if spans]
+    return [Lane(f"{step.name.ljust(6)} host", tuple(host)), _levels("queue", waiting, HOST), *gpu, *links]
+
+
+def _host(step: Step) -> Iterator[Span]:
+    """Every call, launches with their number; pale where the host waits."""
+    number, before_s = 0, 0.0
+    for span in step.played.host:
+        act = step.acts[span.act]
+        if span.begin_s > before_s:
+            yield Span(before_s, span.begin_s, "queue full", HOST, "pale")
+        number += act.kind == "launch"
+        words, tone = {
+            "launch": (str(number), HOST), "replay": ("replay", HOST), "sync": ("", HOST),
+            "host": ("own work", OWN), "copy": ("copy", HOST) if act.work else ("pageable copy", LINK),
+        }[act.kind] if span.lane != "wait" else (_wait_words(step), HOST)  # fmt: skip
+        pale = span.lane == "wait" or act.kind == "sync"
+        yield Span(span.begin_s, span.end_s, words, tone, "pale" if pale else "solid")
+        before_s = span.end_s
+
+
+def _wait_words(step: Step) -> str:
+    kinds = [act.kind for act in step.acts]
+    return "one replay, then synchronise" if kinds == ["replay", "sync"] else "synchronise"
+
+
+def _host_merged(step: Step) -> list[Span]:
+    """Calls without a wait between them as one stretch; the whole step as one if there are too many stretches."""
+    doing: list[tuple[str, PlayedSpan]] = []
+    before_s = 0.0
+    for span in step.played.host:
+        act = step.acts[span.act]
+        what: str = act.kind
+        if what not in ("sync", "host", "copy") or (what == "copy" and act.work):
+            # Only a full queue separates a call from what the host did before.
+            what = "held up" if span.begin_s > before_s else "calls"
+        doing.append((what, span))
+        before_s = span.end_s
+    groups = [(what, [span for _, span in pairs]) for what, pairs in itertools.groupby(doing, key=lambda pair: pair[0])]
+    if len(groups) > MOST_STRETCHES:
+        calls = sum(what in ("calls", "held up") for what, _ in doing)
+        waits = sum(span.lane == "wait" for _, span in doing)
+        words = f"{calls} calls, {waits} synchronises" if waits else f"{calls} calls"
+        return [Span(0.0, doing[-1][1].end_s, words, HOST, "shaded")]
+    stretches, begin_s = [], 0.0
+    for what, spans in groups:
+        count = len(spans)
+        words, tone = {
+            "calls": (f"{count} calls" if count > 1 else "", HOST), "sync": (_wait_words(step), HOST),
+            "held up": (f"{count} calls, each when the full queue has room", HOST),
+            "copy": ("pageable copy", LINK), "host": ("own work", OWN),
+        }[what]  # fmt: skip
+        kind: Shade = "pale" if what == "sync" else "shaded" if what == "held up" else "solid"
+        stretches.append(Span(begin_s, spans[-1].end_s, words, tone, kind))
+        begin_s = spans[-1].end_s
+    return stretches
+
+
+def _gpu(step: Step, kernels: Sequence[Item], ran: Sequence[Item]) -> list[Lane]:
+    """Kernels by number, each on the first line that is free when it begins; too many lines as one of their number."""
     idle = _idle(step, kernels, ran, 0.0)
+    rows: list[list[Span]] = [[]]
+    for number, one in sorted(enumerate(kernels, start=1), key=lambda pair: pair[1].begin_s):
+        free = next((row for row in rows if not row or row[-1].end_s <= one.begin_s + ROUNDING_S), None)
+        if free is None:
+            rows.append(free := [])
+        free.append(Span(one.begin_s, one.end_s, str(number) if one.end_s > one.begin_s else "", GPU))
     if len(rows) > MOST_ROWS:
-        drawn = [_levels("GPU", [(one.begin_s, one.end_s) for one in kernels], GPU, idle)]
-    else:
-        drawn = [Lane(f"{INDENT}GPU" if not index else "", tuple(row)) for index, row in enumerate(rows)]
-        drawn[0] = Lane(f"{INDENT}GPU", (*idle, *drawn[0].spans))
-    return [host_lane(step), _queue(ran), *drawn, *_links(ran)]
+        return [_levels("GPU", [(one.begin_s, one.end_s) for one in kernels], GPU, idle)]
+    first, *others = rows
+    return [Lane(f"{INDENT}GPU", (*idle, *first)), *(Lane("", tuple(row)) for row in others)]
 
 
-def lanes_merged(step: Step) -> list[Lane]:
-    """Calls, kernels and copies in stretches."""
-    ran = items(step)
-    kernels = [item for item in ran if item.lane == "gpu"]
+def _gpu_merged(step: Step, kernels: Sequence[Item], ran: Sequence[Item]) -> list[Lane]:
     gaps = [later.begin_s - earlier.end_s for earlier, later in itertools.pairwise(kernels)]
     usual_s = UNUSUAL * statistics.median(gaps) if gaps else 0.0
     near_s = min(max(usual_s, step.played.end_s * LEAST_APART), step.played.end_s * APART)  # a longer gap is drawn
     busy = [_busy(stretch, kernels) for stretch in _stretches(kernels, near_s)]
-    gpu = Lane(f"{INDENT}GPU", (*_idle(step, kernels, ran, near_s), *busy))
-    return [host_lane_merged(step), _queue(ran), gpu, *_links(ran)]
-
-
-def _queue(ran: Sequence[Item]) -> Lane:
-    """How many kernels and copies have reached the GPU and wait for their turn."""
-    waiting = [(one.ready_s, one.begin_s) for one in ran if one.begin_s > one.ready_s + ROUNDING_S]
-    return _levels("queue", waiting, HOST)
+    return [Lane(f"{INDENT}GPU", (*_idle(step, kernels, ran, near_s), *busy))]
 
 
 def _levels(name: str, intervals: Sequence[tuple[float, float]], tone: Tone, behind: Sequence[Span] = ()) -> Lane:
@@ -209,20 +192,6 @@ def _counted(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, floa
         if count:
             stretches.append((begin_s, end_s, count))
     return stretches
-
-
-def _rows(kernels: Sequence[Item]) -> list[list[Span]]:
-    """Kernels by number, each on the first line that is free when it begins."""
-    rows: list[list[Span]] = [[]]
-    numbered = enumerate(kernels, start=1)
-    for number, one in sorted(numbered, key=lambda pair: pair[1].begin_s):
-        begin_s, end_s = one.begin_s, one.end_s
-        drawn = Span(begin_s, end_s, str(number) if end_s > begin_s else "", GPU)
-        free = next((row for row in rows if not row or row[-1].end_s <= begin_s + ROUNDING_S), None)
-        if free is None:
-            rows.append(free := [])
-        free.append(drawn)
-    return rows
 
 
 def _stretches(ran: Sequence[Item], near_s: float) -> list[list[Item]]:
@@ -271,14 +240,6 @@ def _idle(step: Step, kernels: Sequence[Item], ran: Sequence[Item], near_s: floa
     return gaps
 
 
-def _links(ran: Sequence[Item]) -> Iterator[Lane]:
-    """A lane for each direction with copies."""
-    for lane in ENGINES:
-        copies = tuple(Span(one.begin_s, one.end_s, "copy", LINK) for one in ran if one.lane == lane)
-        if copies:
-            yield Lane(f"{INDENT}{lane}", copies)
-
-
 # A step of at most MOST_DRAWN calls, kernels or copies (twelve kernels and a wait) is drawn whole. A longer one has two
 # pictures: its first BEGINNING kernels, and all of it in stretches.
 MOST_DRAWN = 13
@@ -288,6 +249,7 @@ LATE, BEFORE = 0.5, 0.1
 ABOUT = "to scale; predicted, not a recording; queue: what waits before the GPU"
 # Steps that differ by less than this share take equally long.
 ALIKE = 0.001
+# Behind each step; the last one is left out.
 BLANK = Lane("", ())
 
 
@@ -301,22 +263,23 @@ def pictures(predicted: Forecast, what: str) -> list[TimeLine]:
     end_s = max(step.played.end_s for step in steps)
     about = "; ".join((ABOUT, *words.drawn_as(predicted)))
     if max(max(len(step.acts), len(step.played.work)) for step in steps) <= MOST_DRAWN:
-        lanes = [lane for step in steps for lane in (*lanes_of(step), _length(predicted, step), BLANK)]
+        lanes = [lane for step in steps for lane in (*lanes_of(step, merged=False), _length(predicted, step), BLANK)]
         ways = "in a stream and as a graph" if len(steps) > 1 else "in a stream"
-        return [_line(f"{sentence(what)}, {ways}", about, 0.0, end_s, lanes)]
+        return [TimeLine(f"{sentence(what)}, {ways}", about, end_s, time_ticks(end_s), tuple(lanes[:-1]))]
     # The stretch in which the first kernels run; of a step without kernels, the first copies.
     stream = steps[0].played
     ran = [span for span in stream.work if span.lane == "gpu"] or list(stream.work)
     from_s, until_s = 0.0, ran[:BEGINNING][-1].end_s if ran else stream.end_s
     if ran and ran[0].begin_s > LATE * until_s:
         from_s = ran[0].begin_s - BEFORE * (until_s - ran[0].begin_s)
-    first = [lane for step in steps for lane in (*_cut(lanes_of(step), from_s, until_s), BLANK)]
-    whole = [lane for step in steps for lane in (*lanes_merged(step), _length(predicted, step), BLANK)]
-    length = as_time(until_s - from_s)
-    title = f"{length} of {what}, from its first kernel on" if from_s else f"The first {length} of {what}"
+    first = [lane for step in steps for lane in (*_cut(lanes_of(step, merged=False), from_s, until_s), BLANK)]
+    whole = [lane for step in steps for lane in (*lanes_of(step, merged=True), _length(predicted, step), BLANK)]
+    length_s, title = until_s - from_s, "The whole step, its calls and kernels in stretches"
+    begins = f"{as_time(length_s)} of {what}, from its first kernel on"
+    begins = begins if from_s else f"The first {as_time(length_s)} of {what}"
     return [
-        _line(title, about, from_s, until_s, first),
-        _line("The whole step, its calls and kernels in stretches", about, 0.0, end_s, whole),
+        TimeLine(begins, about, length_s, time_ticks(length_s, from_s), tuple(first[:-1])),
+        TimeLine(title, about, end_s, time_ticks(end_s), tuple(whole[:-1])),
     ]
 
 
@@ -324,13 +287,6 @@ def in_words(workload: Workload) -> str:
     """The step in words for a title below one that names it."""
     step = words.alike(workload)
     return "the step" if step is None else f"a step of {kernels_in_words(step.count, step.durations_s[0])}"
-
-
-def _line(title: str, about: str, from_s: float, until_s: float, lanes: Sequence[Lane]) -> TimeLine:
-    """A picture of lanes that begin at ``from_s``; its first tick says when that is."""
-    length_s = until_s - from_s
-    # The last lane is the blank that separates stream and graph.
-    return TimeLine(title, about, length_s, time_ticks(length_s, from_s), tuple(lanes[:-1]))
 
 
 def time_ticks(length_s: float, from_s: float = 0.0) -> tuple[Mark, ...]:

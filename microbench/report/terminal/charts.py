@@ -20,30 +20,30 @@ PADDING = 2
 LINE, HIDDEN_LINE = "─", "┄"
 
 
-def bars(picture: Bars, width: int, *, fine: bool) -> Drawn:
+def bars(picture: Bars, width: int) -> Drawn:
     """Labels, bars on one scale as long as the figures leave room, and the figures under their headings."""
     columns = (Column("", "left"), Column("", "left"), *picture.columns)
     table = Table("", "", columns, tuple((Cell(bar.label), Cell(""), *bar.cells) for bar in picture.bars))
-    widths = Widths(table, fine=fine)
+    widths = Widths(table)
     shown_columns = widths.fitting(width - SHORTEST_BARS)
     room = max(width - widths.total(shown_columns), SHORTEST_BARS)
     largest = max((max(bar.value, bar.beyond or 0.0) for bar in picture.bars), default=0.0)
     lines: Drawn = [[(" " * (widths.needed[0] + BETWEEN + room), "plain")]]
     for index in shown_columns[2:]:
-        title, place = shown(columns[index].title, fine), widths.needed[index] + BETWEEN
+        title, place = shown(columns[index].title), widths.needed[index] + BETWEEN
         lines[0].append((" " * (place - cell_len(title)) + title, "quiet"))
     for bar, cells in zip(picture.bars, table.rows, strict=True):
-        line: list[Piece] = [(_left(shown(bar.label, fine), widths.needed[0] + BETWEEN), "plain")]
-        line += _bar(bar, largest, room, fine=fine)
+        line: list[Piece] = [(_left(shown(bar.label), widths.needed[0] + BETWEEN), "plain")]
+        line += _bar(bar, largest, room)
         for index in shown_columns[2:]:
-            pieces = cell_pieces(cells[index], widths.notes[index], fine)
+            pieces = cell_pieces(cells[index], widths.notes[index])
             blank = " " * max(widths.needed[index] + BETWEEN - length_of(pieces), 0)
             line += [(blank, "plain"), *pieces]
         lines.append(line)
     return lines
 
 
-def _bar(bar: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
+def _bar(bar: Bar, largest: float, width: int) -> list[Piece]:
     """Solid to the value, paler beyond; a bar without a paler end can end at an eighth of a character."""
     scale = width / largest if largest > 0 else 0.0
     length = bar.value * scale
@@ -52,7 +52,7 @@ def _bar(bar: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
         pale = "░" * max(round(bar.beyond * scale) - len(solid), 0)
         return [(solid, bar.tone), (pale, bar.tone), (" " * max(width - len(solid) - len(pale), 0), "plain")]
     whole = int(length)
-    solid = "█" * whole + (EIGHTHS[round((length - whole) * 8)].strip() if fine else "")
+    solid = "█" * whole + EIGHTHS[round((length - whole) * 8)].strip()
     return [(solid, bar.tone), (" " * max(width - len(solid), 0), "plain")]
 
 
@@ -60,7 +60,7 @@ def _left(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-def histogram(picture: Histogram, width: int, *, fine: bool) -> Drawn:
+def histogram(picture: Histogram, width: int) -> Drawn:
     """Columns of counts over a logarithmic axis, the marks below. Even a single count stays visible."""
     per_column = max(1, math.ceil(len(picture.counts) / width))
     repeat = max(1, width // max(math.ceil(len(picture.counts) / per_column), 1))
@@ -69,24 +69,20 @@ def histogram(picture: Histogram, width: int, *, fine: bool) -> Drawn:
     lines: Drawn = []
     for row in range(HISTOGRAM_ROWS - 1, -1, -1):
         filled = ((count / most * HISTOGRAM_ROWS - row, count > 0 and row == 0) for count in counts)
-        lines.append([("".join(_column(part, visible, fine) * repeat for part, visible in filled), "first")])
+        lines.append([("".join(_column(part, visible) * repeat for part, visible in filled), "first")])
     drawn_width = len(counts) * repeat
     lines.append([("─" * drawn_width, "quiet")])
     bin_width = math.log(picture.ratio) * per_column / repeat
     places = [
-        (int(math.log(mark.at / picture.first_edge) / bin_width), shown(mark.text, fine))
+        (int(math.log(mark.at / picture.first_edge) / bin_width), shown(mark.text))
         for mark in picture.marks
         if mark.at > 0
     ]
     return lines + _labels([(min(max(at, 0), drawn_width - 1), text) for at, text in places], width)
 
 
-def _column(filled: float, visible: bool, fine: bool) -> str:
-    if filled >= 1:
-        return "█"
-    if not fine:
-        return "█" if filled >= 0.5 else "." if visible else " "
-    return HEIGHTS[max(round(max(filled, 0.0) * 8), 1 if visible else 0)]
+def _column(filled: float, visible: bool) -> str:
+    return "█" if filled >= 1 else HEIGHTS[max(round(max(filled, 0.0) * 8), 1 if visible else 0)]
 
 
 def _labels(places: Sequence[tuple[int, str]], width: int) -> Drawn:
@@ -100,10 +96,10 @@ def _labels(places: Sequence[tuple[int, str]], width: int) -> Drawn:
     return [[(row[:width], "quiet")] for row in rows]
 
 
-def stacks(picture: Stacks, width: int, *, fine: bool) -> Drawn:
+def stacks(picture: Stacks, width: int) -> Drawn:
     """Each bar on a line, its portions named on the lines below."""
-    labels = max((cell_len(shown(stack.label, fine)) for stack in picture.stacks), default=0) + BETWEEN
-    totals = max((cell_len(shown(stack.total, fine)) for stack in picture.stacks), default=0) + BETWEEN
+    labels = max((cell_len(shown(stack.label)) for stack in picture.stacks), default=0) + BETWEEN
+    totals = max((cell_len(shown(stack.total)) for stack in picture.stacks), default=0) + BETWEEN
     room = max(width - labels - totals, SHORTEST_STACK)
     largest = max((sum(portion.value for portion in stack.portions) for stack in picture.stacks), default=0.0)
     scale = room / largest if largest > LEAST else 0.0
@@ -119,21 +115,21 @@ def stacks(picture: Stacks, width: int, *, fine: bool) -> Drawn:
             drawn += length
             bar.append((FILLS.get(portion.tone, "█") * length, portion.tone))
         # The total follows its bar, which shows how much shorter a short bar is.
-        total = f"{' ' * (BETWEEN if length_of(bar) else 0)}{shown(stack.total, fine)}"
-        lines.append([(_left(shown(stack.label, fine), labels), "strong"), *bar, (total, "strong")])
-        lines += [[(" " * labels, "plain"), *pieces] for pieces in _named(stack.portions, width - labels, fine)]
+        total = f"{' ' * (BETWEEN if length_of(bar) else 0)}{shown(stack.total)}"
+        lines.append([(_left(shown(stack.label), labels), "strong"), *bar, (total, "strong")])
+        lines += [[(" " * labels, "plain"), *pieces] for pieces in _named(stack.portions, width - labels)]
     return lines
 
 
-def _named(portions: Sequence[Portion], width: int, fine: bool) -> Iterable[list[Piece]]:
+def _named(portions: Sequence[Portion], width: int) -> Iterable[list[Piece]]:
     """A sample, the name and the figure of each portion, on as many lines as they take."""
     line: list[Piece] = []
     for portion in portions:
         sample = FILLS.get(portion.tone, "█")
         pieces: list[Piece] = [
             (f"{sample} ", portion.tone),
-            (f"{shown(portion.name, fine)} ", "plain"),
-            (f"{shown(portion.text, fine)}  ", "quiet"),
+            (f"{shown(portion.name)} ", "plain"),
+            (f"{shown(portion.text)}  ", "quiet"),
         ]
         if line and length_of(line) + length_of(pieces) - BETWEEN > width:
             yield line
@@ -143,10 +139,10 @@ def _named(portions: Sequence[Portion], width: int, fine: bool) -> Iterable[list
         yield line
 
 
-def way(picture: Way, width: int, *, fine: bool) -> Drawn:
+def way(picture: Way, width: int) -> Drawn:
     """Stations as boxes on one line if they fit into ``width``, else one below the other."""
-    names = [(shown(station.name, fine), shown(station.which, fine)) for station in picture.stations]
-    links = [shown(stretch.text, fine) for stretch in picture.stretches]
+    names = [(shown(station.name), shown(station.which)) for station in picture.stations]
+    links = [shown(stretch.text) for stretch in picture.stretches]
     boxes = [max(map(cell_len, name)) + PADDING for name in names]
     for padding in (PADDING, 0):
         gaps = [max(cell_len(link) + padding, SHORTEST_LINK) for link in links]

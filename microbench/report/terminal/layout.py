@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, chop_cells
 
-from microbench.core.units import plain, to_ascii
+from microbench.core.units import plain
 from microbench.report.document import TRUST_MARKS, Cell, Prose, Table, Tone
 
 Piece = tuple[str, Tone]
@@ -21,10 +21,9 @@ WIDEST_PROSE = 96
 SEPARATOR, GOES_ON = " · ", " ·"
 
 
-def shown(text: str, fine: bool) -> str:
-    """``text`` on one line without control characters; in ASCII if the output is not ``fine``."""
-    safe = plain(text, LONGEST_CELL)
-    return safe if fine else to_ascii(safe)
+def shown(text: str) -> str:
+    """``text`` on one line without control characters."""
+    return plain(text, LONGEST_CELL)
 
 
 def length_of(pieces: Iterable[Piece]) -> int:
@@ -57,13 +56,13 @@ def packed(words: str, width: int) -> list[str]:
     return lines
 
 
-def prose(picture: Prose, width: int, *, fine: bool) -> Drawn:
+def prose(picture: Prose, width: int) -> Drawn:
     """The paragraphs with a blank line between them; a whole phrase that fits on a line is not broken."""
     lines: Drawn = []
     room = min(width, WIDEST_PROSE) - 1
     for paragraph in picture.paragraphs:
         parts = (
-            ((shown(part, fine), phrase.tone), index > 0)
+            ((shown(part), phrase.tone), index > 0)
             for phrase in paragraph
             for index, part in enumerate(
                 [phrase.text] if phrase.whole and len(phrase.text) <= room else phrase.text.split(" ")
@@ -111,17 +110,17 @@ def _wrapped(words: Iterable[list[Piece]], width: int) -> Drawn:
 class Widths:
     """The widths of a table's columns, with or without the notes of cells."""
 
-    def __init__(self, table: Table, *, fine: bool, notes: bool = True) -> None:
+    def __init__(self, table: Table, *, notes: bool = True) -> None:
         self._drops = [column.drop for column in table.columns]
         # Notes are padded to the longest of their column, so that figures are aligned.
         self.notes = [
-            max((cell_len(shown(row[index].note, fine)) for row in table.rows), default=0) if notes else 0
+            max((cell_len(shown(row[index].note)) for row in table.rows), default=0) if notes else 0
             for index in range(len(table.columns))
         ]
         self.needed = [
             max(
-                cell_len(shown(column.title, fine)),
-                *(length_of(cell_pieces(row[index], self.notes[index], fine)) for row in table.rows),
+                cell_len(shown(column.title)),
+                *(length_of(cell_pieces(row[index], self.notes[index])) for row in table.rows),
                 0,
             )
             for index, column in enumerate(table.columns)
@@ -139,50 +138,50 @@ class Widths:
         return kept
 
 
-def cell_pieces(cell: Cell, note_width: int, fine: bool) -> list[Piece]:
+def cell_pieces(cell: Cell, note_width: int) -> list[Piece]:
     """A cell's text, its note padded to ``note_width`` (0: left out), and the mark of its grade."""
-    pieces: list[Piece] = [(shown(cell.text, fine), cell.tone)]
+    pieces: list[Piece] = [(shown(cell.text), cell.tone)]
     if cell.note and note_width:
-        note = shown(cell.note, fine)
+        note = shown(cell.note)
         pieces.append((f" {note}{' ' * (note_width - cell_len(note))}", "quiet"))
     if cell.trust is not None:
         sign, tone = TRUST_MARKS[cell.trust]
-        pieces.append((f" {shown(sign, fine)}", tone))
+        pieces.append((f" {shown(sign)}", tone))
     return pieces
 
 
-def dropped(picture: Table, width: int, *, fine: bool) -> list[str]:
+def dropped(picture: Table, width: int) -> list[str]:
     """The titles of the columns for which a table of that width has no room."""
-    _, columns = _fitted(picture, width, fine)
+    _, columns = _fitted(picture, width)
     return [column.title for index, column in enumerate(picture.columns) if index not in columns]
 
 
-def _fitted(picture: Table, width: int, fine: bool) -> tuple[Widths, list[int]]:
+def _fitted(picture: Table, width: int) -> tuple[Widths, list[int]]:
     """The widths of a table's columns, and which of them fit, with the notes of cells or else without."""
-    widths = Widths(picture, fine=fine)
+    widths = Widths(picture)
     columns = widths.fitting(width)
     if widths.total(columns) > width:
-        widths = Widths(picture, fine=fine, notes=False)
+        widths = Widths(picture, notes=False)
         columns = widths.fitting(width)
     return widths, columns
 
 
-def table(picture: Table, width: int, *, fine: bool) -> Drawn:
+def table(picture: Table, width: int) -> Drawn:
     """A table in as many columns as fit, else without the notes of cells, else with long cells wrapped."""
-    widths, columns = _fitted(picture, width, fine)
+    widths, columns = _fitted(picture, width)
     sizes = [widths.needed[index] for index in columns]
     for _ in range(widths.total(columns) - width):  # the widest column gives way
         sizes[sizes.index(max(sizes))] -= 1
     rights = [picture.columns[index].align == "right" for index in columns]
     titles = []
     for index, size, right in zip(columns, sizes, rights, strict=True):
-        title = shown(picture.columns[index].title, fine)
+        title = shown(picture.columns[index].title)
         blank = " " * (size - cell_len(title))
         titles.append([(blank + title if right else title + blank, QUIET)])
     lines = _row(titles, sizes, rights, QUIET)
     lines.append([("─" * (sum(sizes) + BETWEEN * (len(sizes) - 1) + EDGES), QUIET)])
     for row in picture.rows:
-        lines += _row([cell_pieces(row[index], widths.notes[index], fine) for index in columns], sizes, rights, PLAIN)
+        lines += _row([cell_pieces(row[index], widths.notes[index]) for index in columns], sizes, rights, PLAIN)
     return lines
 
 

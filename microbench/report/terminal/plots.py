@@ -1,4 +1,4 @@
-"""Draws curves and time lines in characters: braille dots and block elements, or plain marks in ASCII."""
+"""Draws curves and time lines in characters: braille dots and block elements."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,18 @@ from microbench.report.terminal.layout import Drawn, Piece, joined
 # Dots of a braille character by (column, row): bits of its code point above U+2800.
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
-PLAIN_MARKS = "*o+x#@"
 POINT_MARKS = "●◆■▲"
 
 
-class Canvas:
-    """Characters of ``across`` x ``down`` dots each: 2 x 4 in braille, 1 x 1 in ASCII."""
+# Dots of a character.
+ACROSS, DOWN = 2, 4
 
-    def __init__(self, width: int, height: int, fine: bool) -> None:
-        self.width, self.height, self.fine = width, height, fine
-        self.across, self.down = (2, 4) if fine else (1, 1)
+
+class Canvas:
+    """Characters of braille, over which texts can be written."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
         self._dots: dict[tuple[int, int], int] = {}
         self._cells: dict[tuple[int, int], Piece] = {}
 
@@ -30,69 +32,61 @@ class Canvas:
         for index, character in enumerate(text[: max(self.width - column, 0)]):
             self._cells[column + index, row] = (character, tone)
 
-    def line(self, begin: tuple[float, float], end: tuple[float, float], mark: str, tone: Tone) -> None:
+    def line(self, begin: tuple[float, float], end: tuple[float, float], tone: Tone) -> None:
         """A straight line between two places in dots, counted from the lower left."""
         steps = max(1, round(max(abs(end[0] - begin[0]), abs(end[1] - begin[1]))))
         for step in range(steps + 1):
             x = round(begin[0] + (end[0] - begin[0]) * step / steps)
-            y = self.height * self.down - 1 - round(begin[1] + (end[1] - begin[1]) * step / steps)
-            cell = (x // self.across, y // self.down)
+            y = self.height * DOWN - 1 - round(begin[1] + (end[1] - begin[1]) * step / steps)
+            cell = (x // ACROSS, y // DOWN)
             if 0 <= cell[0] < self.width and 0 <= cell[1] < self.height:
-                if self.fine:
-                    self._dots[cell] = self._dots.get(cell, 0) | DOTS[x % 2][y % 4]
-                    mark = chr(BLANK + self._dots[cell])
-                self._cells[cell] = (mark, tone)
+                self._dots[cell] = self._dots.get(cell, 0) | DOTS[x % ACROSS][y % DOWN]
+                self._cells[cell] = (chr(BLANK + self._dots[cell]), tone)
 
     def row(self, row: int) -> list[Piece]:
         return joined([self._cells.get((column, row), (" ", "plain")) for column in range(self.width)])
 
 
-def curve(picture: Curve, width: int, height: int, *, fine: bool) -> Drawn:
+def curve(picture: Curve, width: int, height: int) -> Drawn:
     """The lines of a curve between its axes, its vertical marks behind them, and the names of the lines below."""
     margin = max((len(tick.text) for tick in picture.y_ticks), default=0) + 1
-    canvas = Canvas(width - margin - 1, height, fine)
+    canvas = Canvas(width - margin - 1, height)
     xs = [x for line in picture.lines for x, _ in line.points]
     ys = [y for line in picture.lines for _, y in line.points] + [tick.at for tick in picture.y_ticks]
-    x_scale = Scale(min(xs), max(xs), canvas.width * canvas.across - 1, picture.x_log)
-    y_scale = Scale(min(ys), max(ys), canvas.height * canvas.down - 1, picture.y_log)
-    marks = [(round(x_scale(mark.at)) // canvas.across, mark.text) for mark in picture.marks]
+    x_scale = Scale(min(xs), max(xs), canvas.width * ACROSS - 1, picture.x_log)
+    y_scale = Scale(min(ys), max(ys), canvas.height * DOWN - 1, picture.y_log)
+    marks = [(round(x_scale(mark.at)) // ACROSS, mark.text) for mark in picture.marks]
     for column, _ in marks:
         for row in range(canvas.height):
             canvas.text(column, row, "┊", "advice")
-    points, joined_marks = cycle(POINT_MARKS), cycle(PLAIN_MARKS)
-    # Lines with the sign for their points; in braille joined lines are dots.
-    signed = [(line, next(points) if fine and line.kind == "points" else next(joined_marks)) for line in picture.lines]
+    signs = cycle(POINT_MARKS)
+    signed = [(line, next(signs) if line.kind == "points" else "") for line in picture.lines]
     backwards = signed[::-1]  # the first line on top, and points over all lines
     for line, sign in sorted(backwards, key=lambda pair: pair[0].kind == "points"):
         places = [(x_scale(x), y_scale(y)) for x, y in line.points]
-        if line.kind == "points":
+        if sign:
             for x, y in places:
-                row = canvas.height - 1 - round(y) // canvas.down
-                canvas.text(round(x) // canvas.across, row, sign, line.tone)
+                canvas.text(round(x) // ACROSS, canvas.height - 1 - round(y) // DOWN, sign, line.tone)
         else:
             for begin, end in zip(places, places[1:] or places, strict=False):
-                canvas.line(begin, end, sign, line.tone)
+                canvas.line(begin, end, line.tone)
     _write_marks(canvas, marks)
     # A letter for each of several lines of dots, which without colour look alike.
     alike = [line for line in picture.lines if line.kind != "points" and line.name and line.points]
-    letters = dict(zip(alike, "abcdefghijkl", strict=False)) if fine and len(alike) > 1 else {}
+    letters = dict(zip(alike, "abcdefghijkl", strict=False)) if len(alike) > 1 else {}
     for line, letter in letters.items():
         # At its point that is farthest from the points of the others.
         taken = [(x_scale(x), y_scale(y)) for other in letters if other is not line for x, y in other.points]
         places = [(x_scale(x), y_scale(y)) for x, y in line.points]
         x, y = max(places, key=lambda place: min(math.dist(place, other) for other in taken))
-        canvas.text(round(x) // canvas.across, canvas.height - 1 - round(y) // canvas.down, letter, line.tone)
-    at_row = {
-        canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(picture.y_ticks)
-    }
+        canvas.text(round(x) // ACROSS, canvas.height - 1 - round(y) // DOWN, letter, line.tone)
+    at_row = {canvas.height - 1 - round(y_scale(tick.at)) // DOWN: tick.text for tick in reversed(picture.y_ticks)}
     lines: Drawn = [
         [(at_row.get(row, "").rjust(margin - 1) + (" ┤" if row in at_row else " │"), "quiet"), *canvas.row(row)]
         for row in range(canvas.height)
     ]
-    x_places = [(round(x_scale(tick.at)) // canvas.across, tick.text) for tick in picture.x_ticks]
-    return (
-        lines + _below(x_places, canvas.width, margin, picture.x_title) + _legend(signed, letters, margin, width, fine)
-    )
+    x_places = [(round(x_scale(tick.at)) // ACROSS, tick.text) for tick in picture.x_ticks]
+    return lines + _below(x_places, canvas.width, margin, picture.x_title) + _legend(signed, letters, margin, width)
 
 
 def _write_marks(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
@@ -127,18 +121,10 @@ def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: st
     return lines if named != words or not title else [*lines, [(f"{pad} {title.rjust(width)}", "quiet")]]
 
 
-def _legend(
-    signed: Sequence[tuple[Line, str]], letters: Mapping[Line, str], margin: int, width: int, fine: bool
-) -> Drawn:
+def _legend(signed: Sequence[tuple[Line, str]], letters: Mapping[Line, str], margin: int, width: int) -> Drawn:
     """The lines' names behind a sample of each, side by side if they fit."""
     samples: Drawn = [
-        [
-            (
-                f"{sign} " if line.kind == "points" else f"⠤{letters.get(line, '⠤')}⠤ " if fine else f"{sign}{sign} ",
-                line.tone,
-            ),
-            (f"{line.name}   ", "plain"),
-        ]
+        [((sign or f"⠤{letters.get(line, '⠤')}⠤") + " ", line.tone), (f"{line.name}   ", "plain")]
         for line, sign in signed
         if line.name
     ]
@@ -148,18 +134,14 @@ def _legend(
     return [[pad, *sample] for sample in samples]
 
 
-# Time lines: lanes under one axis of time, to scale, half a character fine.
-
 HALVES = 2
 FULL, LEFT, RIGHT = "█", "▌", "▐"
 ON: dict[Tone, Tone] = {"first": "on_first", "second": "on_second", "third": "on_third"}
-# The heights of HEIGHTS in ASCII.
-PLAIN_HEIGHTS = " .:-=+*%#"
 FILLS = {"solid": FULL, "shaded": "▒", "pale": "░", "idle": "─"}
 
 
-def time_line(picture: TimeLine, width: int, *, fine: bool, inverse: bool) -> Drawn:
-    """Lanes to scale below an axis of time. ``fine`` draws half characters; ``inverse`` writes inverted on blocks."""
+def time_line(picture: TimeLine, width: int, *, inverse: bool) -> Drawn:
+    """Lanes to scale below an axis of time. ``inverse`` writes inverted on blocks."""
     name_width = max(len(lane.name) for lane in picture.lanes) + 2
     inner = width - name_width
     scale = (inner - 1) / picture.end_s if picture.end_s > 0 else 0.0
@@ -170,11 +152,11 @@ def time_line(picture: TimeLine, width: int, *, fine: bool, inverse: bool) -> Dr
             axis = axis.ljust(begin) + tick.text + " "
     lines: Drawn = [[(" " * name_width, "plain"), (axis.ljust(inner)[:inner], "quiet")]]
     for lane in picture.lanes:
-        lines.append([(lane.name.ljust(name_width), "strong"), *_lane(lane, scale, inner, fine, inverse)])
+        lines.append([(lane.name.ljust(name_width), "strong"), *_lane(lane, scale, inner, inverse)])
     return lines
 
 
-def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> list[Piece]:
+def _lane(lane: Lane, scale: float, width: int, inverse: bool) -> list[Piece]:
     cells: list[Piece] = [(" ", "plain")] * width
     work = [span for span in lane.spans if span.kind == "solid" and not _is_moment(span)]
     for span in lane.spans:
@@ -184,8 +166,8 @@ def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> li
             _write(cells, min(begin, max(width - len(text), 0)), text, span.tone)
         elif span.kind not in ("solid", "level") and (span.kind != "distance" or end > begin):
             _write(cells, begin, _stretch(span, max(end - begin, 1)), span.tone)
-    _write_levels(cells, [span for span in lane.spans if span.kind == "level"], scale, fine)
-    for span, begin, end in _apart(work, scale, fine):
+    _write_levels(cells, [span for span in lane.spans if span.kind == "level"], scale)
+    for span, begin, end in _apart(work, scale):
         head, tail = RIGHT if begin % HALVES else "", LEFT if end % HALVES else ""
         at, block = begin // HALVES, head + FULL * max(end // HALVES - (begin + 1) // HALVES, 0) + tail
         _write(cells, at, block, span.tone)
@@ -206,32 +188,30 @@ def _write(cells: list[Piece], begin: int, text: str, tone: Tone) -> None:
         cells[begin + index] = (character, tone)
 
 
-def _write_levels(cells: list[Piece], spans: Sequence[Span], scale: float, fine: bool) -> None:
+def _write_levels(cells: list[Piece], spans: Sequence[Span], scale: float) -> None:
     """Each character as high as the mean level within it; even the lowest level shows."""
-    heights = HEIGHTS if fine else PLAIN_HEIGHTS
     means: dict[int, float] = {}
     for span in spans:
         begin, end = span.begin_s * scale, span.end_s * scale
         for index in range(int(begin), math.ceil(end)):
             means[index] = means.get(index, 0.0) + span.level * (min(end, index + 1) - max(begin, index))
     for index, mean in means.items():
-        _write(cells, index, heights[max(round(mean * (len(heights) - 1)), 1)], spans[0].tone)
+        _write(cells, index, HEIGHTS[max(round(mean * (len(HEIGHTS) - 1)), 1)], spans[0].tone)
 
 
-def _apart(spans: Sequence[Span], scale: float, fine: bool) -> list[tuple[Span, int, int]]:
+def _apart(spans: Sequence[Span], scale: float) -> list[tuple[Span, int, int]]:
     """Work with its begin and end in half characters.
 
     A span that would touch the next one ends sooner, so that both are seen; spans narrower than that run together.
     """
-    step = 1 if fine else HALVES
     placed: list[tuple[Span, int, int]] = []
     for span in spans:
-        begin = round(span.begin_s * scale * HALVES / step) * step
-        end = max(round(span.end_s * scale * HALVES / step) * step, begin + step)
+        begin = round(span.begin_s * scale * HALVES)
+        end = max(round(span.end_s * scale * HALVES), begin + 1)
         if placed:
             before, its_begin, its_end = placed[-1]
-            if its_end >= begin > its_begin + step:
-                placed[-1] = (before, its_begin, begin - step)
+            if its_end >= begin > its_begin + 1:
+                placed[-1] = (before, its_begin, begin - 1)
         placed.append((span, begin, end))
     return placed
 

@@ -45,31 +45,31 @@ def figures(outcome: Outcome, metrics: MetricsByBenchmark) -> str:
     return ", ".join(words) + (" within this process" if any("±" in word for word in words) else "")
 
 
-def _not_locked(event: NotLocked) -> str:
-    return f"{event.path} cannot be locked ({event.reason}): measure nothing else into it meanwhile"
-
-
-class CasesDone:
+class Progress:
     """Counts finished cases; the plan's total does not include cases that were skipped before the first one started."""
-
-    def __init__(self) -> None:
-        self.done = 0
-        self._started = False
-
-    def see(self, event: Event) -> None:
-        self._started = self._started or isinstance(event, CaseStarted)
-        if isinstance(event, CaseDone) and (self._started or event.outcome.status != "skipped"):
-            self.done += 1
-
-
-class PlainProgress:
-    """A line for each case, for pipes and logs; cases that are skipped one after the other for one reason share one."""
 
     def __init__(self, console: Console, metrics: MetricsByBenchmark) -> None:
         self._painter = Painter(console)
         self._metrics = metrics
+        self._done = 0
+        self._started = False
+
+    def _see(self, event: Event) -> None:
+        self._started = self._started or isinstance(event, CaseStarted)
+        self._done += isinstance(event, CaseDone) and (self._started or event.outcome.status != "skipped")
+        if isinstance(event, NotLocked):
+            self._line(f"{event.path} cannot be locked ({event.reason}): measure nothing else into it meanwhile")
+
+    def _line(self, words: str) -> None:
+        self._painter.console.print(self._painter.text(words), soft_wrap=True)
+
+
+class PlainProgress(Progress):
+    """A line for each case, for pipes and logs; cases that are skipped one after the other for one reason share one."""
+
+    def __init__(self, console: Console, metrics: MetricsByBenchmark) -> None:
+        super().__init__(console, metrics)
         self._total = 0
-        self._cases = CasesDone()
         self._skipped: list[Outcome] = []
 
     def __enter__(self) -> Self:
@@ -84,10 +84,8 @@ class PlainProgress:
             first, now = self._skipped[0], event.outcome if isinstance(event, CaseDone) else None
             if now is None or (now.status, now.reason) != (first.status, first.reason):
                 self._skips()
-        self._cases.see(event)
-        if isinstance(event, NotLocked):
-            self._line(_not_locked(event))
-        elif isinstance(event, PlanMade):
+        self._see(event)
+        if isinstance(event, PlanMade):
             self._total = event.total_cases
             cases = f"{event.total_cases} case{'s' * (event.total_cases != 1)} of {', '.join(event.suites)}"
             if event.budget_s is not None and 0 < event.core_cases < event.total_cases:
@@ -104,36 +102,30 @@ class PlainProgress:
                 return
             status = STATUS_WORDS.get(outcome.status, outcome.status)
             words = figures(outcome, self._metrics) if outcome.status == "ok" else f"{status}: {outcome.reason}"
-            self._line(f"[{self._cases.done}/{self._total}] {outcome.case.id}: {words}")
+            self._line(f"[{self._done}/{self._total}] {outcome.case.id}: {words}")
         elif isinstance(event, RunEnded) and event.status != "complete":
             self._line(f"{event.status}: what was measured is kept in {event.path}")
 
     def _skips(self) -> None:
-        """One line for the cases that were skipped."""
         first, *others = self._skipped
         self._skipped = []
         more = f" and {len(others)} more" if others else ""
         words = f"{first.case.id}{more}: {STATUS_WORDS.get(first.status, first.status)}: {first.reason}"
-        self._line(f"[{self._cases.done}/{self._total}] {words}")
-
-    def _line(self, words: str) -> None:
-        self._painter.console.print(self._painter.text(words), soft_wrap=True)
+        self._line(f"[{self._done}/{self._total}] {words}")
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """A display that is redrawn at most REFRESHES_PER_S times a second; only failures stay on the screen."""
 
     def __init__(
         self, console: Console, metrics: MetricsByBenchmark, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._painter = Painter(console)
-        self._metrics = metrics
+        super().__init__(console, metrics)
         self._clock = clock
         self._begun_s = clock()
         self._plan: PlanMade | None = None
         self._case: CaseStarted | None = None
         self._tick: CaseTick | None = None
-        self._cases = CasesDone()
         self._recent: deque[RenderableType] = deque(maxlen=RECENT_CASES)
         self._live = Live(
             console=console, get_renderable=self._drawn, refresh_per_second=REFRESHES_PER_S, transient=True
@@ -150,28 +142,22 @@ class LiveProgress:
 
     def __call__(self, event: Event) -> None:
         """Remember what the next refresh shows."""
-        self._cases.see(event)
-        if isinstance(event, NotLocked):
-            self._live.console.print(self._painter.text(_not_locked(event)))
-        elif isinstance(event, PlanMade):
+        self._see(event)
+        if isinstance(event, PlanMade):
             self._plan, self._begun_s = event, self._clock()
         elif isinstance(event, CaseStarted):
             self._case, self._tick = event, None
         elif isinstance(event, CaseTick):
             self._tick = event
         elif isinstance(event, CaseDone):
-            self._finished(event.outcome)
+            self._case, outcome = None, event.outcome
+            sign, tone = OUTCOME_MARKS.get(outcome.status, ("✗", "problem"))
+            words = figures(outcome, self._metrics) if outcome.status == "ok" else outcome.reason or ""
+            self._recent.append(self._row(sign, tone, outcome.case.id, words))
+            if tone == "problem":
+                self._live.console.print(self._recent[-1])
         elif isinstance(event, Probed | RunEnded):
             self._case = None
-
-    def _finished(self, outcome: Outcome) -> None:
-        self._case = None
-        sign, tone = OUTCOME_MARKS.get(outcome.status, ("✗", "problem"))
-        words = figures(outcome, self._metrics) if outcome.status == "ok" else outcome.reason or ""
-        line = self._row(sign, tone, outcome.case.id, words)
-        self._recent.append(line)
-        if tone == "problem":
-            self._live.console.print(line)
 
     def _row(self, sign: str, tone: Tone, name: str, words: str) -> RenderableType:
         text = self._painter.text
@@ -180,18 +166,17 @@ class LiveProgress:
         return line
 
     def _drawn(self) -> RenderableType:
-        """What the refreshing thread draws."""
         if self._plan is None:
             return self._painter.text("Looking at this machine…", "quiet")
         now: RenderableType = Text(" ")
         case, tick = self._case, self._tick
         if case is not None:
             words = f"{tick.metric} {quantity(tick.value, tick.unit)}, {tick.n} samples" if tick else ""
-            now = self._row("▸" if self._painter.fine else ">", "first", case.case_id, words)
+            now = self._row("▸", "first", case.case_id, words)
         return Group(*list(self._recent), now, self._bar(self._plan))
 
     def _bar(self, plan: PlanMade) -> RenderableType:
-        grid, text, done = Grid.grid(padding=(0, 1)), self._painter.text, self._cases.done
+        grid, text, done = Grid.grid(padding=(0, 1)), self._painter.text, self._done
         suite, left = self._case.suite if self._case else "", self.seconds_left()
         bar = ProgressBar(total=max(plan.total_cases, 1), completed=done, width=min(40, self._painter.width // 3))
         left_words = text(f"{wall(left)} left" if left is not None else "", "quiet")
@@ -208,7 +193,7 @@ class LiveProgress:
         if plan is None:
             return None
         elapsed_s = self._clock() - self._begun_s
-        done = min(self._cases.done / max(plan.total_cases, 1), 1.0)
+        done = min(self._done / max(plan.total_cases, 1), 1.0)
         pace_s = elapsed_s / done * (1 - done) if done else None
         forecast_s = max(plan.expected_s - elapsed_s, 0.0) if plan.expected_s is not None else None
         left_s = pace_s if forecast_s is None else forecast_s

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
+import msgspec
+from msgspec.structs import replace
 from rich.box import ASCII, ROUNDED
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -259,7 +261,7 @@ class Painter:
             self.print(tables)
             return
         heading = self.text(study.curve.title, "quiet")
-        widths = [layout.Widths(table, fine=self.fine) for table in study.tables]
+        widths = [layout.Widths(table) for table in study.tables]
         wanted = max(one.total(one.fitting(self.width)) for one in widths)
         room = min(self.width - wanted - 2, WIDEST_SMALL_CURVE)
         if self.width >= BESIDE_WIDTH and room >= SMALL_CURVE_WIDTH:
@@ -273,24 +275,25 @@ class Painter:
 
     def table(self, table: Table) -> RenderableType:
         """A table within the page, its notes below."""
-        lines = Lines(layout.table(table, self.width, fine=self.fine), fine=self.fine)
+        table = table if self.fine else in_ascii(table)
+        lines = Lines(layout.table(table, self.width), fine=self.fine)
         notes = [*table.notes]
-        if dropped := layout.dropped(table, self.width, fine=self.fine):
+        if dropped := layout.dropped(table, self.width):
             notes.append(f"columns not shown at this width: {', '.join(dropped)}")
         return Group(lines, *(self.text(f" {note}", "quiet", layout.LONGEST_NOTE) for note in notes))
 
     def picture(self, picture: document.Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` places; a curve is ``rows`` high."""
+        picture = picture if self.fine else in_ascii(picture)
         match picture:
             case Table():
                 return self.table(picture)
             case document.Curve():
-                drawn = plots.curve(picture, width, rows, fine=self.fine)
+                drawn = plots.curve(picture, width, rows)
             case document.TimeLine():
-                inverse = self.console.color_system is not None
-                drawn = plots.time_line(picture, width, fine=self.fine, inverse=inverse)
+                drawn = plots.time_line(picture, width, inverse=self.console.color_system is not None)
             case _:
-                drawn = DRAWN[type(picture)](picture, width, fine=self.fine)
+                drawn = DRAWN[type(picture)](picture, width)
         return Lines(drawn, fine=self.fine)
 
     def _findings(self, title: str, findings: Iterable[Finding], mark: str, *, notes: bool = True) -> None:
@@ -330,7 +333,6 @@ class Painter:
             yield line
 
     def _screen(self, screen: Screen) -> None:
-        """The answer on one screen."""
         for banner in screen.banners:
             self._indented(joined(self.text(f"{banner.word}: ", banner.tone), self.text(banner.text)), 0)
             if banner.next_step:
@@ -411,11 +413,22 @@ def joined(*parts: Text) -> Text:
     return whole
 
 
+def in_ascii(shown: Any) -> Any:
+    """A picture or a table whose every text is ASCII, so that its parts get the widths of that."""
+    if isinstance(shown, str):
+        return to_ascii(shown)
+    if isinstance(shown, tuple):
+        return tuple(map(in_ascii, shown))
+    if isinstance(shown, msgspec.Struct):
+        return replace(shown, **{name: in_ascii(getattr(shown, name)) for name in shown.__struct_fields__})
+    return shown
+
+
 class Lines:
     """Finished lines, which rich only prints: that takes a tenth of the time of its own layout."""
 
     def __init__(self, lines: layout.Drawn, *, fine: bool) -> None:
-        self._lines = [[(layout.shown(text, fine), tone) for text, tone in line] for line in lines]
+        self._lines = [[(text if fine else to_ascii(text), tone) for text, tone in line] for line in lines]
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         width = max(map(layout.length_of, self._lines), default=0)

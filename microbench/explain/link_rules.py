@@ -1,8 +1,9 @@
-"""Findings on how to move data: sizes of copies, pinned memory, both directions, pieces, kernels on host memory."""
+"""Findings on how to move data, and between which places: copies, pieces, NUMA nodes, uplinks and pairs of GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rule, said, whole
+from microbench.analysis.stats import Row
 from microbench.core.units import about_size, counted, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
@@ -17,23 +18,20 @@ ACCESS_LOSS = 0.05
 @rule("link.copy_size", "T = a + V / b by the least relative residuals; half at a × b, 90 % at 9 × a × b")
 def copy_size(evidence: Evidence) -> Finding | None:
     """From which size on a copy uses the link."""
-    fits = {
-        way: fit
-        for way in links.DIRECTIONS
-        if (fit := links.copy_fit(evidence, links.DEVICE, way, "pinned")) is not None
-    }
+    each = ((way, links.copy_fit(evidence, links.DEVICE, way, "pinned")) for way in links.DIRECTIONS)
+    fits = [(way, fit) for way, fit in each if fit is not None]
     if not fits:
         return None
-    direction, fit = next(iter(fits.items()))
+    direction, fit = fits[0]
     text = f"Half of its bandwidth takes {about_size(fit.size_for(links.HALF))}."
-    if any(fit.line.most_off > WIDE for fit in fits.values()):
+    if any(fit.line.most_off > WIDE for _, fit in fits):
         text += " Some sizes are far off the fit: read the curve for them."
     title = (
         f"A copy {links.DIRECTIONS[direction]} needs {about_size(fit.size_for(links.MOST))} to reach "
         f"{round_percent(links.MOST)} of its bandwidth"
     )
     advice = "Gather smaller copies into one buffer."
-    return said(title, text, advice, rows=(row for fit in fits.values() for _, row in fit.points), severity="note")
+    return said(title, text, advice, rows=(row for _, fit in fits for _, row in fit.points), severity="note")
 
 
 @rule(
@@ -98,8 +96,7 @@ def both(evidence: Evidence) -> Finding | None:
     total = links.both_total(ways)
     if len(ways) < len(links.DIRECTIONS) or total is None:
         return None
-    alone = sum(single.value for single, _, _ in ways.values())
-    share = total.value / alone
+    share = total.value / sum(single.value for single, _, _ in ways.values())
     ended = [direction for direction, (_, together, _) in ways.items() if links.others_ended_first(together)]
     kept = {direction: together.value / single.value for direction, (single, together, _) in ways.items()}
     weak, strong = sorted(kept, key=kept.__getitem__)
@@ -114,8 +111,8 @@ def both(evidence: Evidence) -> Finding | None:
         late = listed([links.DIRECTIONS[way] for way in ended])
         text += f" The other direction ended before copies {late} did, so these were partly alone."
     title = f"Both directions at once carry {quantity(total.value, 'B/s')}, {percent(share)} of their sum alone"
-    names = (*rests_on(*(row for way in ways.values() for row in way)), *([links.OTHERS_BUSY] if ended else []))
-    return said(title, text, advice, names=names, severity=severity)
+    rows = (row for way in ways.values() for row in way)
+    return said(title, text, advice, rows=rows, names=[links.OTHERS_BUSY] if ended else [], severity=severity)
 
 
 @rule("link.chunks", f"advice where the best pieces save over {round_percent(WORTH)}; at most half can be saved")
@@ -142,34 +139,32 @@ def chunks(evidence: Evidence) -> Finding | None:
 @rule("link.managed", f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch")
 def managed(evidence: Evidence) -> Finding | None:
     """Managed memory that moves by faults, against prefetches that do the same."""
-    ways = {}  # faults and prefetches to each place, at the largest size
-    for target in ("device", "host"):
-        faults, prefetches = (
-            [row for _, row in evidence.curve("link_managed", "bandwidth", "size_bytes", way=f"{way}_to_{target}")]
+    ways: list[tuple[str, list[Row]]] = []  # faults and prefetches to each place, at the largest size
+    for target, place in (("device", "GPU"), ("host", "host")):
+        curves = (
+            evidence.curve("link_managed", "bandwidth", "size_bytes", way=f"{way}_to_{target}")[-1:]
             for way in ("fault", "prefetch")
         )
-        if faults and prefetches and faults[-1].value > 0 < prefetches[-1].value:
-            ways[target] = (faults[-1], prefetches[-1])
+        rows = [row for curve in curves for _, row in curve if row.value > 0]
+        ways += [(place, rows)] if len(rows) == 2 else []
     if not ways:
         return None
-    target, (fault, prefetch) = max(ways.items(), key=lambda item: item[1][1].value / item[1][0].value)
+    place, (fault, prefetch) = max(ways, key=lambda way: way[1][1].value / way[1][0].value)
     ratio = prefetch.value / fault.value
     heavy = 1 - 1 / ratio > FAULTS_LOSE
     title = "Managed memory moves by faults nearly as fast as by a prefetch"
     title = f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title
-    text = (
-        f"Faults move {quantity(fault.value, 'B/s')} to the {'GPU' if target == 'device' else 'host'}, a "
-        f"prefetch moves {quantity(prefetch.value, 'B/s')}."
-    )
+    moved = f"Faults move {quantity(fault.value, 'B/s')} to the {place}"
+    text = f"{moved}, a prefetch moves {quantity(prefetch.value, 'B/s')}."
     advice = "Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else ""
-    return said(title, text, advice, rows=(row for rows in ways.values() for row in rows))
+    return said(title, text, advice, rows=(row for _, rows in ways for row in rows))
 
 
 @rule("link.zero_copy", f"advice where narrow or split accesses lose over {round_percent(ACCESS_LOSS)}")
 def zero_copy(evidence: Evidence) -> Finding | None:
     """How fast kernels reach mapped host memory, in which packets, and what width and offset lose."""
-    known = {access: list(links.aligned_rates(evidence, access).values()) for access in links.COUNTED}
-    rates = {access: max(rows, key=lambda row: row.value) for access, rows in known.items() if rows}
+    aligned = {access: widths for access in links.COUNTED if (widths := links.aligned_rates(evidence, access))}
+    rates = {access: max(widths.values(), key=lambda row: row.value) for access, widths in aligned.items()}
     if not rates:
         return None
     verbs = {"read": "read host memory at", "write": "write it at" if "read" in rates else "write host memory at"}
@@ -179,24 +174,128 @@ def zero_copy(evidence: Evidence) -> Finding | None:
     shown = [f"{count} B{'' if same else f' for {access}s'}" for access, count in packets.items()]
     text = f"Byte counters show packets of {listed(shown[:1] if same else shown)}." if packets else ""
     losses = []  # of the narrowest access against the fastest, and of each offset against the same width without it
-    for access, peak in rates.items():
-        aligned = links.aligned_rates(evidence, access)
-        losses.append((1 - aligned[min(aligned)].value / peak.value, access, False))
+    for access, widths in aligned.items():
+        losses.append((1 - widths[min(widths)].value / rates[access].value, access, False))
         for row in evidence.rows("link_zero_copy", "bandwidth", access=access):
-            usual = aligned.get(whole(row, "width_bytes"))
+            usual = widths.get(whole(row, "width_bytes"))
             if whole(row, "offset_bytes") and usual is not None:
                 losses.append((1 - row.value / usual.value, access, True))
     share, access, by_offset = max(losses, key=lambda loss: loss[0])
-    heavy, advice = share > ACCESS_LOSS, ""
-    if heavy and by_offset:
+    advice = f"Move 16 bytes a thread: narrower accesses cost {access}s up to {percent(share)}."
+    if by_offset:
         advice = f"Begin buffers on a 128-byte line: other offsets cost {access}s up to {percent(share)}."
-    elif heavy:
-        advice = f"Move 16 bytes a thread: narrower accesses cost {access}s up to {percent(share)}."
-    else:
-        text += " Memory that is touched once can stay on the host."
+    if share <= ACCESS_LOSS:
+        text, advice = f"{text} Memory that is touched once can stay on the host.", ""
     title = f"Kernels {reached} without a copy"
-    text = text.strip()
-    return said(title, text, advice, rows=evidence.rows("link_zero_copy"))
+    return said(title, text.strip(), advice, rows=evidence.rows("link_zero_copy"))
 
 
-RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, chunks, managed)
+SLOW = 0.9
+NAMED = 4
+
+
+@rule("link.numa", f"advice where a far node loses over {round_percent(links.FAR_LOSS)}")
+def numa(evidence: Evidence) -> Finding | None:
+    """What copies lose with memory of a far node."""
+    losses, rows = [], []
+    for direction in links.DIRECTIONS:
+        rates = links.nodes(evidence, direction)
+        near = links.near_node(evidence, rates)
+        if len(rates) > 1 and near is not None:
+            losses.append((max(1 - row.value / rates[near].value for row in rates.values()), near))
+            rows += list(rates.values())
+    if not losses:
+        return None
+    (loss, near), own = max(losses), links.own_node(evidence)
+    far = loss > links.FAR_LOSS
+    text = f"Node {near} is near."
+    if not far:
+        text = "It does not matter on which node a buffer lies." if own is None else f"The GPU is on node {own}."
+    elif own not in (None, near):
+        text = f"Node {near} is the fastest, though the GPU reports node {own}."
+    title = "Copies are as fast with memory of every NUMA node"
+    title = f"Memory of a far NUMA node costs copies {percent(loss)}" if far else title
+    advice = f"Keep buffers near: `numactl --cpunodebind={near} --membind={near}`." if far else ""
+    return said(title, text, advice, rows=rows, severity="advice" if far else "good")
+
+
+@rule("link.concurrent", f"a GPU that keeps under {round_percent(links.SHARED_BELOW)} of its rate shares an uplink")
+def concurrent(evidence: Evidence) -> Finding | None:
+    """Which GPUs slow each other down."""
+    cases = links.contentions(evidence)
+    if not cases:
+        return None
+    lost = links.shared_uplinks(evidence)
+    ended = [contention for contention in cases if links.others_ended_first(contention.together)]
+    least = min(cases, key=lambda contention: contention.share)
+    text = (
+        f"The lowest is GPU {least.gpu_index}: with {least.others_words} copying, its copies "
+        f"{links.DIRECTIONS.get(least.direction, least.direction)} reach {quantity(least.together.value, 'B/s')} of "
+        f"{quantity(least.alone.value, 'B/s')}."
+    )
+    if ended:
+        text += f" In {len(ended)} of {len(cases)} cases the others ended first, so the share may look too good."
+    advice = "Spread large copies over time, or place jobs on GPUs with separate uplinks." if lost else ""
+    title = _sharing(lost) if lost else f"Every GPU keeps {percent(least.share)} of its rate while others copy"
+    rows = (row for contention in cases for row in (contention.alone, contention.together))
+    severity: Severity = "warning" if lost else "note" if ended else "good"
+    return said(title, text, advice, rows=rows, names=[links.OTHERS_BUSY] if ended else [], severity=severity)
+
+
+def _sharing(lost: Sequence[links.Contention]) -> str:
+    """Which GPUs share uplinks: pairs where they were measured in pairs."""
+    couples = sorted({tuple(sorted((one.gpu_index, int(one.others)))) for one in lost if one.others.isdecimal()})
+    names = [f"{first}–{second}" for first, second in couples[:NAMED]]
+    names = names or [str(index) for index in sorted({contention.gpu_index for contention in lost})]
+    share = min(contention.share for contention in lost)
+    return f"Uplinks are shared (GPU {listed(names)}): a copy keeps {percent(share)} of its rate"
+
+
+@rule("link.peers", f"a pair under {round_percent(SLOW)} of the fastest is slow; one that fails is a problem")
+def peers(evidence: Evidence) -> Finding | None:
+    """How fast pairs of GPUs exchange data, which are slow, skipped or failed, and what peer access brings."""
+    way, (refused, failed) = links.usual_way(evidence), links.lacking(evidence)
+    if way is None and not refused and not failed:
+        return None
+    rates = links.pairs(evidence, way) if way is not None else {}
+    best, worst = (choose(rates, key=lambda pair: rates[pair].value, default=None) for choose in (max, min))
+    slow = [pair for pair, row in rates.items() if best is not None and row.value < SLOW * rates[best].value]
+    title, advice = "No rate between GPUs was measured", ""
+    told = (("Failed", failed), ("Not measured", refused))
+    words = [f"{verb}: {reasons_named(why)[0]}." for verb, why in told if why]
+    if best is not None and worst is not None:
+        title, limit = f"GPU to GPU: {quantity(rates[best].value, 'B/s')}", evidence.ceiling(rates[best])
+        if slow:
+            title += f" at best, {quantity(rates[worst].value, 'B/s')} from {worst.words}"
+            advice = f"Keep traffic off {named(slow)}: other pairs are faster."
+        elif limit is not None:
+            words.append(f"That is {percent(rates[best].value / limit.value)} of the ceiling.")
+        for other in links.PEER_WAYS:
+            on, off = links.pairs(evidence, other), links.pairs(evidence, other, "off")
+            if ratios := [on[pair].value / row.value for pair, row in off.items() if pair in on]:
+                words.append(f"Without peer access copies go through host memory, up to {times(max(ratios))} slower.")
+                break
+    if failed:
+        advice = "Do not use peer access between pairs that failed."
+    for why, verb in ((refused, "not measured"), (failed, "failed")):
+        lost = {pair for members in why.values() for pair in members} - (rates.keys() if why is refused else set())
+        title += f"; {len(lost)} pair{'s' * (len(lost) != 1)} {verb}" if lost else ""
+    text = " ".join(words[:2])
+    rows = (*rates.values(), *links.pairs(evidence, links.LATENCY).values())
+    severity: Severity = "problem" if failed else "advice" if slow else "note" if refused else "good"
+    return said(title, text, advice, rows=rows, severity=severity)
+
+
+def named(members: Iterable[links.Pair]) -> str:
+    """Pairs by name, the first few of many."""
+    words = [pair.words for pair in members]
+    more = [f"{len(words) - NAMED} more"] if len(words) > NAMED else []
+    return listed([*words[:NAMED], *more])
+
+
+def reasons_named(reasons: links.Reasons) -> list[str]:
+    """Each reason behind the pairs that it holds for."""
+    return [f"{named(members)}: {reason}" for reason, members in reasons.items()]
+
+
+RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, chunks, managed, numa, concurrent, peers)
