@@ -331,7 +331,7 @@ def test_a_virtual_machine_is_refused_unless_it_grows(virtual: Path, monkeypatch
 def test_memory_is_filled_step_by_step_as_long_as_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "STEP_BYTES", MIB)
     left = iter([2 * MIB, 0, 5 * MIB, MIB, 0, 0, 0])
-    assert fill(10 * MIB, lambda: next(left, 0), longest_wait_s=0.12) == 3 * MIB
+    assert fill(10 * MIB, lambda: next(left, 0), longest_wait_s=1.0) == 3 * MIB
     assert fill(2 * MIB + 5, lambda: GIB) == 2 * MIB + 5
     monkeypatch.setattr(memory, "LONGEST_FILL_S", 0.0)
     assert fill(GIB, lambda: GIB) == 0

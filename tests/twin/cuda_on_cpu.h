@@ -7,6 +7,11 @@
 #define __global__
 #define __launch_bounds__(threads)
 
+struct uint4 {
+    unsigned x, y, z, w;
+};
+inline long long clock64() { return 0; }
+
 struct Index {
     unsigned x;
 };
