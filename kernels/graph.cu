@@ -13,7 +13,9 @@ extern "C" __global__ void append_dependent(volatile u32 *words, u32 index, u32 
 #if __CUDA_ARCH__ >= 900
     if (trigger) asm volatile("griddepcontrol.launch_dependents;");
 #endif
-    spin_for(clock64(), cycles);
+    u64 begin = clock64();
+    while (clock64() - begin < cycles) {
+    }
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

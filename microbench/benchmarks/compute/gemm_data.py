@@ -11,7 +11,8 @@ Reading
     model gets.
 """
 
-from microbench.experiments.compute.products import GemmData, problem
+from microbench.experiments.compute.operands import GemmData
+from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, powered
 from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
@@ -24,7 +25,7 @@ def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) 
     gemm, found = fastest(meter, product, "cublaslt")
     yield found
     yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
-    yield from powered(meter, gemm)
+    yield from powered(meter, gemm, dtype, product.operations)
 
 
 BENCHMARK = Benchmark(

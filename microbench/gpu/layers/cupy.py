@@ -26,6 +26,7 @@ class ForeignStream:
         self._handle = handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol's version and the stream's address."""
         return (0, self._handle)
 
 
