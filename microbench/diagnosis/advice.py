@@ -81,6 +81,8 @@ def how(diagnosis: Diagnosis) -> str:
     """How a program of this library submits its step in fewer calls, with the line of its loop."""
     steps, program = diagnosis.steps, program_of(diagnosis.trace)
     place = f" the loop at {plain(steps.name)}" if steps is not None and steps.found == "loop" else " the loop"
+    if diagnosis.recorded is not None and diagnosis.recorded.refused:
+        return "Fuse elementwise code by cupy.fuse or an ElementwiseKernel, and read numbers once in many steps"
     if program in ("generate", "jax"):
         return HOW[program] + (f", in place of{place}" if program == "jax" else "")
     if of := target(diagnosis):

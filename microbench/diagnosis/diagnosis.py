@@ -485,6 +485,8 @@ def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> s
         return "the step replays graphs already"
     if not typical.launches:
         return "the step launches no kernels"
+    if typical.refused:
+        return typical.refused
     if typical.paced_s is not None:
         return f"the step waits for something that comes every {as_time(typical.paced_s)}, such as a loader's batch"
     if abs(off) > PLAYED:
@@ -647,7 +649,7 @@ def _graph(
             works_s[part.stream] += sum(part.durations_s)
     least_s = max(works_s.values(), default=0.0) / typical.steps / (1 + LONGER_WORK) - others_s
     step_s, low_s, high_s = (max(each * longer / typical.steps, least_s) for each in ends)
-    making_s = sum(making(workload, fit, step.unwatched_s * typical.steps))
+    making_s = sum(making(workload, fit, step.unwatched_s * typical.steps)) * typical.shapes / typical.steps
     speedup, before_s = step.unwatched_s / step_s, step.unwatched_s
     fewer = math.hypot(1 - step.low_s / before_s, 1 - step_s / high_s)
     more = math.hypot(step.high_s / before_s - 1, step_s / low_s - 1) if low_s > 0 else math.inf
@@ -660,7 +662,7 @@ def _graph(
         speedup_high=speedup * (1 + more),
         graphs=max(round(len(graphs(workload)) / typical.steps), 1),
         making_s=making_s,
-        break_even=max(math.ceil(making_s / typical.steps / (step.unwatched_s - step_s)), 1),
+        break_even=max(math.ceil(making_s / (step.unwatched_s - step_s)), 1),
     )
 
 

@@ -21,6 +21,7 @@ NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 LINE_OF_CODE = re.compile(r":\d+ \S+$")  # train.py:88 conv2
 AUTOGRAD, BACKWARD = "pt_autograd", "PyTorch's backward thread"  # in the names of threads, and what to call them
+NEXT, RIGHT_BEHIND_NS = 10, 20_000  # calls among which the thread's next one is looked for; from one line's to the next
 FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
 
 SUBMITTING = ("Launch", "Memset")
@@ -94,12 +95,20 @@ class Part(NamedTuple):
 
 
 def called_from(trace: Trace) -> dict[int, int]:
-    """The calls that were asked for their line of Python, each with the place of the line's name."""
+    """The calls that were asked for their line of Python, each with the place of the line's name. A wait right behind a
+    copy is of the same line: `.item()` and `.to(device)` are both."""
     begins_ns, stacks = trace.calls["begin_ns"], trace.stacks
     places = np.searchsorted(begins_ns, stacks["at_ns"])
     found = np.append(begins_ns, NONE)[places] == stacks["at_ns"]
     found &= np.append(trace.calls["thread"], NONE)[places] == stacks["thread"]
-    return dict(zip(places[found].tolist(), stacks["name"][found].tolist(), strict=True))
+    asked = dict(zip(places[found].tolist(), stacks["name"][found].tolist(), strict=True))
+    kinds, calls = by_name(trace, doing)[trace.calls["name"]], trace.calls
+    for place, name in list(asked.items()):
+        later = place + 1 + np.flatnonzero(calls["thread"][place + 1 : place + NEXT] == calls["thread"][place])
+        for one in later[:1].tolist() if kinds[place] == DOINGS.index("copy") else ():
+            if kinds[one] == DOINGS.index("wait") and calls["begin_ns"][one] - calls["end_ns"][place] < RIGHT_BEHIND_NS:
+                asked.setdefault(one, name)
+    return asked
 
 
 def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:

@@ -41,14 +41,14 @@ SUBMITTERS = (
 FRAMEWORK = {*SUBMITTERS, "torch.optim", "torch.compile", "cupy", "jax", "jaxlib", "flax", "optax"}
 HELPS = {
     **dict.fromkeys(SUBMITTERS, "a graph or torch.compile saves it"),
-    "torch.optim": "fused=True, or a graph of the whole step",
+    "torch.optim": "a graph of the whole step",
     "torch.compile": "mode='reduce-overhead' replays graphs",
     LOADER: "workers (num_workers=), so that other processes do it ahead",
-    AWAITS: "more workers (num_workers=), or less work for each item",
+    AWAITS: "more workers (num_workers=) that stay (persistent_workers=True), or less work for each item",
     GARBAGE: "gc.freeze() after the warm-up, or fewer objects",
     **dict.fromkeys(("jax", "jaxlib", "flax", "optax"), "several steps in one jitted function"),
     "cupy": "a graph saves it: stream.begin_capture()",
-    OWN: "do it once, or ahead in another process",
+    OWN: "a graph saves what only submits work; do the rest once, or ahead in another process",
     LIBRARY: "do it once, or ahead in another process",
     LOCK: "do the other thread's work in another process, or in native code",
     f"{WAITING}for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
@@ -97,6 +97,9 @@ WAITS = tuple(
 )  # fmt: skip
 
 
+FUSED = re.compile(r"^torch/optim/(adam|adamw|sgd|adagrad)\.py")  # optimizers that have such kernels
+
+
 class Owner(NamedTuple):
     """Who owns idle time, how many s of it, and the function or the line that has most of it, with its s."""
 
@@ -108,6 +111,8 @@ class Owner(NamedTuple):
     @property
     def helps(self) -> str:
         """What usually helps, in a few words; "" where nothing is known."""
+        if FUSED.search(self.most):
+            return f"fused=True, or {HELPS[self.name]}" if self.name in HELPS else ""
         name = LIBRARY if self.name.startswith(PYTHONS) and self.name not in HELPS else self.name
         return next((helps for _, waits, helps in WAITS if waits == name), HELPS.get(name, ""))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from microbench.diagnosis.host_time import (
     slices,
     without_number,
 )  # fmt: skip
+from microbench.diagnosis.kernel_names import family
 from microbench.diagnosis.owners import owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps
 from microbench.diagnosis.turns import loops_of
@@ -49,6 +51,7 @@ ATTENTION = re.compile(r"flash|fmha|sdpa|attention|mem_eff", re.IGNORECASE)
 BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
 
 
+CUPY_REFUSES = "CuPy refuses cuBLAS (products, dot) while a stream captures"
 COPY_IN = "waits for a copy to the GPU"
 Where = Literal["within", "behind", "ahead"]
 WHERES: tuple[Where, ...] = get_args(Where)
@@ -71,17 +74,19 @@ class Blocker(msgspec.Struct, frozen=True):
 class Recorded(msgspec.Struct, frozen=True):
     """A step as it was recorded, with the recorder's costs in it.
 
-    ``workload`` holds ``steps`` steps and has a part for each launch. The ``host_s`` of a part is the whole host time
-    since the call before it. It includes the launch call, so a layer's call must not be added. ``calls``, ``operators``
-    and ``functions`` are how many records of each the recorder made in a step, ``work`` those of the GPU, ``kernels``
-    those of kernels among them. ``replays``
-    counts launches of graphs, ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is
-    host time in a step that no graph removes; ``paced_s`` is the time from one step to the next where the pauses wait
-    for something that comes at its own pace, like batches of a loader, None where they do not. ``changes`` has the
-    replaced parts of each remedy by their places in the workload; None stands for a part that is removed. ``unsure``
-    is host work that may be shorter beside graphs: by its place the likely and the least time in s. ``turning_s`` is
-    the program's own time in s from the wait that ends a step to the end of its turn of the loop, None where this is
-    not known. ``replaceable``: PyTorch may submit other kernels than these while it captures.
+    ``workload`` holds ``steps`` steps and has a part for each launch. The ``host_s`` of a part is the whole host
+    time since the call before it. It includes the launch call, so a layer's call must not be added. ``calls``,
+    ``operators`` and ``functions`` are how many records of each the recorder made in a step, ``work`` those of the
+    GPU, ``kernels`` those of kernels among them. ``replays`` counts launches of graphs, ``launches`` those of
+    kernels. ``threads`` is how many threads submit, ``shapes`` how many of the steps submit other work than those
+    before them, so that each needs a graph, and ``refused`` what the library refuses to capture, or "".
+    ``pauses_s`` is host time in a step that no graph removes; ``paced_s`` is the time from one step to the next
+    where the pauses wait for something that comes at its own pace, like batches of a loader, None where they do
+    not. ``changes`` has the replaced parts of each remedy by their places in the workload; None stands for a part
+    that is removed. ``unsure`` is host work that may be shorter beside graphs: by its place the likely and the
+    least time in s. ``turning_s`` is the program's own time in s from the wait that ends a step to the end of its
+    turn of the loop, None where this is not known. ``replaceable``: PyTorch may submit other kernels than these
+    while it captures.
     """
 
     workload: Workload
@@ -96,6 +101,8 @@ class Recorded(msgspec.Struct, frozen=True):
     replays: float
     threads: int
     pauses_s: float
+    shapes: int
+    refused: str
     paced_s: float | None
     changes: Mapping[Change, Mapping[int, Part | None]]
     unsure: Mapping[int, tuple[float, float]]
@@ -161,6 +168,8 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         replays=replays / steps.count,
         threads=len(np.unique(trace.calls["thread"][begin:end])),
         pauses_s=step.pauses_s / steps.every,
+        shapes=_shapes(trace, steps, device),
+        refused=CUPY_REFUSES if _is_cupy(trace) and any(family(one.name).library == "cuBLAS" for one in works) else "",
         paced_s=paced_s,
         changes=step.changes,
         unsure=step.unsure,
@@ -368,6 +377,21 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
         pause, at = bool(paused[place]), events.get(place, [])
         calls.append(_Call(name, doing(name), *times_s, pause, works, at, whose))
     return calls, None if paced_s is None else paced_s / steps.every
+
+
+def _is_cupy(trace: Trace) -> bool:
+    return "cupy" in trace.versions and "torch" not in trace.versions
+
+
+def _shapes(trace: Trace, steps: Steps, device: int) -> int:
+    """How many of ``steps.every`` steps in turn submit kernels of other names or grids."""
+    work = trace.work[(trace.work["device"] == device) & (trace.work["kind"] == WORK_KINDS.index("kernel"))]
+    calls, turn = work["call"], steps.calls[: steps.every + 1]
+    ends = np.searchsorted(calls, turn) if np.all(np.diff(calls) >= 0) else None
+    if ends is None or steps.every == 1:
+        return steps.every
+    of = np.stack([work[column].astype(np.int64) for column in ("name", "blocks", "threads")], axis=1)
+    return len({of[begin:end].tobytes() for begin, end in itertools.pairwise(ends.tolist())})
 
 
 def _nearest(of: Mapping[int, Slices], edges_ns: npt.NDArray[np.int64]) -> int:

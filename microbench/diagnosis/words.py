@@ -40,7 +40,7 @@ from microbench.diagnosis.owners import (
     owners,
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, Blocker, Recorded
-from microbench.model.workload import Kernels
+from microbench.model.workload import Copies, Kernels
 from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Processor, Trace, name_of
 
 SUITE = "diagnose"
@@ -157,7 +157,10 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
             place = f"in {place}"
         said += f", most {place} {as_time(each(diagnosis, owner.most_s))}"
     helps = owner.helps
-    if owner.name == ELSEWHERE and advice.program_of(trace) == "jax":
+    paced = diagnosis.recorded is not None and diagnosis.recorded.paced_s is not None
+    if diagnosis.bound == "start-up" or (paced and not owner.name.startswith(WAITING)):
+        helps = ""  # of later steps, and of what a loader's pace hides, nothing is known
+    elif owner.name == ELSEWHERE and advice.program_of(trace) == "jax":
         helps = HELPS["jax"]
     elif owner.name == NAMELESS:
         lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)
@@ -391,7 +394,8 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield from _in_pieces(diagnosis, diagnosis.recorded, graph)
         return
     pays = f"pays off after {counted(graph.break_even, 'step')}"
-    shapes = f"{step.every} kinds of steps take turns, and each needs a graph of its own. " if step.every > 1 else ""
+    kinds = diagnosis.recorded.shapes
+    shapes = f"{kinds} kinds of steps take turns, and each needs a graph of its own. " if kinds > 1 else ""
     yield Finding(
         rule="diagnose.graph",
         severity="advice",
@@ -402,7 +406,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         text=f"{shapes}A replay uses the memory of the capture: write results in place, and compare a replay with a "
         f"step.{replaced}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
-        advice=f"{advice.how(diagnosis)}{_except(graph, diagnosis.recorded.blockers)}",
+        advice=f"{advice.how(diagnosis)}{_except(graph, diagnosis.recorded.blockers)}{_inputs(diagnosis.recorded)}",
     )
 
 
@@ -479,8 +483,20 @@ def _except(graph: Graph, blockers: Sequence[Blocker]) -> str:
     """What a capture must not contain."""
     if not blockers or not _outside(graph, blockers):
         return ". The calls named below stay outside" if blockers else ""
-    kept = [f"{blocker_words(one)} {'ahead of' if one.where == 'ahead' else 'behind'} the replay" for one in blockers]
-    return f". Keep {listed(kept[:3])}: a capture cannot hold {'it' if len(kept) == 1 else 'them'}"
+    named = blockers[:3]
+    ahead = [blocker_words(one) for one in named if one.where == "ahead"]
+    behind = [blocker_words(one) for one in named if one.where != "ahead"]
+    kept = [f"{listed(ahead)} ahead of the replay"] * bool(ahead)
+    kept += [f"{listed(behind)} behind {'it' if ahead else 'the replay'}"] * bool(behind)
+    return f". Keep {', and '.join(kept)}: a capture cannot hold {'it' if len(named) == 1 else 'them'}"
+
+
+def _inputs(recorded: Recorded) -> str:
+    """What to do with copies to the GPU between kernels."""
+    parts = recorded.workload.parts
+    first = next((place for place, part in enumerate(parts) if isinstance(part, Kernels)), len(parts))
+    copies = any(isinstance(part, Copies) and part.direction == "h2d" for part in parts[first:])
+    return ". Copy inputs in ahead of it: a replay reads the host memory of its capture" if copies else ""
 
 
 def _outside(graph: Graph, blockers: Sequence[Blocker]) -> bool:

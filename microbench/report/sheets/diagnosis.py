@@ -109,7 +109,7 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     lines = {
         "whose": [words.owner_words(diagnosis, one) for one in whose],
         "idle": [f"{in_all} ({share(idle.idle_s)})", *causes],
-        "most in": places,
+        "also in": places,
     }
     if idle.communication_s > least_s:
         alone = f"{as_time(each(diagnosis, idle.exposed_s))} of it alone ({share(idle.exposed_s)})"
