@@ -41,6 +41,7 @@ SUBMITTING: tuple[Bound, ...] = ("launch-bound", "host-bound", "wait-bound", "mi
 # A step that waits so often that it would need more graphs than this is no graph until the waits are gone.
 MOST_GRAPHS = 3
 METHODS = ("forward", "__call__", "training_step")  # which `microbench graph` cannot take from a file
+MOST_NAMED = 3  # calls that a graph cannot hold, in a sentence
 VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
 ARGUMENTS = (4, 1, 0)  # of the launches whose costs are compared, in this order
 
@@ -112,13 +113,16 @@ def _function(line: str) -> tuple[str, str]:
 
 
 def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
-    """What to do about the most frequent of the calls that a graph cannot hold."""
-    why = blockers[0].why
-    if why != "waits for the GPU" or not _reads_values(trace):
-        return FIRST[why]
+    """What to do about the most frequent of the calls that a graph cannot hold, those that are named."""
+    return ". ".join(dict.fromkeys(_remedy(trace, one) for one in blockers[:MOST_NAMED]))
+
+
+def _remedy(trace: Trace, blocker: Blocker) -> str:
+    if blocker.why != "waits for the GPU" or not _reads_values(trace):
+        return FIRST[blocker.why]
     recording = trace.format == "microbench recording"
     names = "a recording without --no-stacks" if recording else "`microbench watch`"
-    named = "" if blockers[0].place else f". {names[0].upper()}{names[1:]} names the lines"
+    named = "" if blocker.place else f". {names[0].upper()}{names[1:]} names the lines"
     return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named
 
 

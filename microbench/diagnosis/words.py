@@ -416,7 +416,7 @@ def _in_pieces(diagnosis: Diagnosis, recorded: Recorded, graph: Graph) -> Iterat
     most = within[0] if within else None
     what = blocker_words(most) if most is not None else "What the program does between its launches"
     generates = advice.program_of(diagnosis.trace) == "generate"  # whose waits are the library's own
-    change = advice.first(diagnosis.trace, within) if within else "Do that before the step"
+    change = advice.first(diagnosis.trace, within[:1]) if within else "Do that before the step"
     yield Finding(
         rule="diagnose.pieces",
         severity="advice",
@@ -483,7 +483,7 @@ def _except(graph: Graph, blockers: Sequence[Blocker]) -> str:
     """What a capture must not contain."""
     if not blockers or not _outside(graph, blockers):
         return ". The calls named below stay outside" if blockers else ""
-    named = blockers[:3]
+    named = blockers[: advice.MOST_NAMED]
     ahead = [blocker_words(one) for one in named if one.where == "ahead"]
     behind = [blocker_words(one) for one in named if one.where != "ahead"]
     kept = [f"{listed(ahead)} ahead of the replay"] * bool(ahead)
@@ -561,7 +561,7 @@ def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
             )
         return
     within = _within(recorded)
-    named = [blocker_words(blocker) for blocker in within[:3]]
+    named = [blocker_words(blocker) for blocker in within[: advice.MOST_NAMED]]
     yield Finding(
         rule="diagnose.blockers",
         severity="advice",
@@ -581,7 +581,7 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield Finding(
             rule="diagnose.interruptions",
             severity="advice",
-            title=f"Each step stops for {'; '.join(blocker_words(blocker) for blocker in recorded.blockers[:3])}",
+            title=f"Each step stops for {'; '.join(map(blocker_words, recorded.blockers[: advice.MOST_NAMED]))}",
             text="",
             threshold="twice or more in a step, and no graph is foreseen",
             advice=advice.first(diagnosis.trace, recorded.blockers),
