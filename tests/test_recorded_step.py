@@ -14,14 +14,14 @@ from test_diagnose import costs, diagnosed
 from microbench.diagnosis import recorded as recording
 from microbench.diagnosis import words
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
-from microbench.diagnosis.host_time import doing
+from microbench.diagnosis.host_time import called_from, doing
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Recorded, recorded
 from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.turns import in_pauses
 from microbench.diagnosis.window import one_window
 from microbench.model.workload import KERNEL_MEMSET, Copies, HostWork, Kernels, Part, Wait
-from microbench.traces.trace import RANGE_KINDS, Memory, Pause
+from microbench.traces.trace import RANGE_KINDS, STACKS, Memory, Pause
 
 TO_GPU: tuple[Memory, Memory] = ("pageable", "device")
 FROM_GPU: tuple[Memory, Memory] = ("device", "pageable")
@@ -537,3 +537,52 @@ def test_a_window_whose_work_was_submitted_before_it_is_no_example() -> None:
     windows = ((0, int(begins_ns[8])), (int(begins_ns[8]), submitted_ns), (ended_ns, last_ns))
     found = one_window(msgspec.structs.replace(whole, windows=windows))
     assert list(found.calls["begin_ns"]) == list(begins_ns[8:])
+
+
+def test_steps_that_wait_in_turn_for_the_same_kernels_need_one_graph() -> None:
+    """As a loop does that reads its loss in every fourth step."""
+
+    def turns(*, kernels: int) -> Recorded:
+        made = Recorder()
+        for step in range(24):
+            with made.range(f"step#{step}", "annotation"):
+                made.launches(20 + kernels * (step % 4 == 0), 9000, 2000)
+                if step % 4 == 0:
+                    made.wait()
+        return recorded_of(made)
+
+    assert (turns(kernels=0).steps, turns(kernels=0).shapes) == (4, 1)
+    assert (turns(kernels=3).steps, turns(kernels=3).shapes) == (4, 2)
+
+
+def test_cupy_refuses_products_in_a_capture() -> None:
+    def refused(kernel: str, **packages: str) -> str:
+        made = Recorder()
+        for _ in range(12):
+            made.launches(5, 9000, 2000)
+            made.launch(kernel, 5000)
+        found = diagnose(made.trace(versions=packages), costs()).recorded
+        assert found is not None
+        return found.refused
+
+    assert "cuBLAS" in refused("gemmSN_NN_kernel", cupy="14")
+    assert refused("cupy_add__float32_float32_float32", cupy="14") == ""
+    assert refused("gemmSN_NN_kernel", cupy="14", torch="2") == ""
+
+
+def test_a_wait_right_behind_a_copy_is_of_its_line() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(20, 9000, 2000)
+        copy = made.call("cudaMemcpyAsync", 9000)
+        made.submit(copy, "Memcpy DtoH", 1000, kind="copy", memories=("device", "pinned"), size=4)
+        made.runs(2000)
+        made.wait()
+        made.runs(500_000)
+        made.wait()
+    line, begins_ns = made.name("train.py:9 step"), [begin for begin, _, name, _ in made.calls]
+    asked = [place for place in range(len(made.calls)) if place % 23 == 20]
+    stacks = np.array([(begins_ns[place], line, 0) for place in asked], STACKS)
+    found = called_from(made.trace(stacks=stacks))
+    assert set(found) == {*asked, *(place + 1 for place in asked)}
+    assert set(found.values()) == {line}
