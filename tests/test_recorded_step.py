@@ -540,7 +540,7 @@ def test_a_window_whose_work_was_submitted_before_it_is_no_example() -> None:
 
 
 def test_steps_that_wait_in_turn_for_the_same_kernels_need_one_graph() -> None:
-    """As a loop does that reads its loss in every fourth step."""
+    """Like a loop that reads its loss in every fourth step."""
 
     def turns(*, kernels: int) -> Recorded:
         made = Recorder()

@@ -13,7 +13,7 @@ from microbench.core.units import plain
 
 
 class Entry(NamedTuple):
-    """One recorded run as the history lists it: without its outcomes, None if the file cannot be read."""
+    """A recorded run in the history. ``run`` has no outcomes, and is None if the file cannot be read."""
 
     path: Path
     run: Run | None

@@ -201,7 +201,7 @@ def read_head(path: Path) -> Run:
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
-    """The content of one or several streams of xz or gzip, up to LARGEST_BYTES: a small file may unpack to far more."""
+    """Unpack xz or gzip, up to LARGEST_BYTES, because a small file may unpack to far more."""
     try:
         import lzma
     except ImportError:

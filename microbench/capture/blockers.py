@@ -243,7 +243,7 @@ def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callabl
 
 
 def ended(call: Callable[[], Any]) -> str:
-    """Capture a call that no capture survives, and name what ended it, with the user's line and the library's.
+    """Capture a call, and name what makes the capture fail, with the user's line and the library's.
 
     That is the first operation of PyTorch, or the first function of C that Python calls, after which CUDA says that the
     capture is invalid. "" if nothing ends it.

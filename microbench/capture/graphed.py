@@ -353,7 +353,7 @@ class Reads:
         return [place for place in self.places if _draws(now(*place[1:]))]
 
     def of_host(self, inputs: Iterable[torch.Tensor] = ()) -> list[tuple[str, torch.Tensor]]:
-        """Tensors whose values a graph keeps: those of the host that a replay does not copy anew."""
+        """Tensors of the host that a replay does not copy again: the graph keeps their values."""
         reached = *self.tensors.values(), *((f"the input {place}", one) for place, one in enumerate(inputs))
         return [(name, one) for name, one in reached if not (one.is_cuda or one.is_inference() or one.is_pinned())]
 
@@ -665,7 +665,7 @@ def host_random(values: Iterable[Any] = ()) -> dict[str, Any]:
 
 
 def bind(holder: Any, key: Any, value: Any) -> None:
-    """Give a global, a cell, an entry, an attribute of an object or a class, or a context variable another value."""
+    """Set a value where the function reads it: a global, cell, entry, attribute, or context variable."""
     if isinstance(holder, dict | list):
         holder[key] = value
     elif key is CALLED:

@@ -213,9 +213,9 @@ def _judge(what: Checked, run: Run, verdicts: dict[str | None, list[Finding]]) -
 
 
 def in_all(several: Sequence[Finding]) -> Finding:
-    """The verdict of repeated measurements of a GPU: the best of them if all are unhealthy, the worst if none is.
+    """One verdict for repeated measurements of a GPU: the worst of healthy ones, the best of unhealthy ones.
 
-    If only some are unhealthy, the verdict is that it lies between.
+    If they disagree, the verdict is that the GPU lies between.
     """
     import msgspec
 

@@ -90,7 +90,7 @@ class Without(NamedTuple):
 
 
 def signature_of(function: Callable[..., Any]) -> tuple[inspect.Signature, Callable[[Arguments], Arguments]]:
-    """The signature that the parser gets, and what makes the function's arguments of the parsed values."""
+    """The signature for the parser, and a function that turns parsed values into the command's arguments."""
     declared: dict[str, tuple[Field[Any], Any]] = {}  # each option and its type
     groups: dict[str, Any] = {}  # the dataclass of each parameter that has one
     group_of: dict[str, str] = {}  # the parameter that an option goes into

@@ -32,12 +32,12 @@ EARLY_LAUNCHES = ("LaunchKernelEx",)
 WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
 # The clocks of host and GPU are aligned no better than this.
 UNALIGNED_NS = 10_000
-# Where nothing marks the steps and fewer are found, a verdict needs so many pieces of work, or so much time of them.
+# A trace without marked steps, with fewer turns than this, needs so much work for a verdict, in pieces or in time.
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 KERNEL = WORK_KINDS.index("kernel")
 # If work waits in its queue for a larger share of the time, other programs probably use the GPU.
 MOST_HELD = 0.3
-HELD = "pieces of work; many waited in their queue"
+HELD = "pieces of work, of which many waited in their queue"
 # Steps of which less recurs are no steps that a graph could replace.
 ALIKE = 0.5
 

@@ -664,7 +664,8 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     pace = f"every {as_time(recorded.paced_s)}, and no graph changes that" if recorded.paced_s else ""
     if most is not None and most.name.startswith(WAITING):
         place = plain(most.most, LONGEST_NAME)
-        title = f"{plain(most.name).capitalize()} takes {as_time(each(diagnosis, most.seconds))} of each step: {place}"
+        name = plain(most.name)
+        title = f"{name[0].upper()}{name[1:]} takes {as_time(each(diagnosis, most.seconds))} of each step: {place}"
     elif most is not None:
         title += f", most of it in {plain(most.name)}: {plain(most.most, LONGEST_NAME)}"
     if most is not None and most.name in (AWAITS, LOADER):

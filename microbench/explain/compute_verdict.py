@@ -30,7 +30,7 @@ DIFFERENT = 0.02
 
 
 def lasting(evidence: Evidence) -> list[Row]:
-    """The sustained rate of each type over its longest measured time, the main type first."""
+    """Each type's sustained rate, from its longest measurement; the main type first."""
     by_dtype: dict[str, Row] = {}
     for row in sorted(units.rates(evidence, units.LASTING, ("sustained",)), key=lambda row: whole(row, "duration_s")):
         by_dtype[units.dtype_of(row)] = row

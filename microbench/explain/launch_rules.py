@@ -1,4 +1,4 @@
-"""The launch suite: the figures that pictures and topics share, and the findings: when the GPU waits for the host."""
+"""Finds when the GPU waits for the host, and holds the launch figures that pictures and topics share."""
 
 import itertools
 import math
@@ -101,7 +101,7 @@ def same_kernel_rows(evidence: Evidence) -> list[Row]:
 
 
 class Library(NamedTuple):
-    """A Python library's cheapest way to launch: its name, the row that measured it, and the fitted call."""
+    """The cheapest way to launch from a Python library: its name, its measured row, and the fitted time of a call."""
 
     name: str
     row: Row

@@ -186,7 +186,7 @@ def settings(evidence: Evidence) -> Finding | None:
 
 
 OVER_LIMIT = partial(beyond_ceiling, suite="link", perhaps="a larger payload, a faster link than reported")
-# Where sizes are too few for a fit: 5 us of fixed cost take a tenth of such a copy at 93 GB/s, less on a slower link.
+# Too few sizes for a fit: then copies of this size count. Of one at 93 GB/s, 5 us of fixed cost are a tenth.
 FILLING_BYTES = 4 << 20
 FASTER_NODE = 1.05
 SMALL = "small copies"
@@ -269,7 +269,7 @@ def _disproved(evidence: Evidence, speed: links.Speed) -> bool:
 
 
 def _used(evidence: Evidence, speed: links.Speed) -> str:
-    """The share of this speed's payload rate that the slower direction reaches; "" where unknown or above 1."""
+    """How much of the payload rate at this speed the slower direction reaches; "" if unknown or more than all."""
     link = evidence.gpu.link if evidence.gpu is not None else None
     payload_bytes = (link.max_payload_bytes if link is not None else None) or ASSUMED_PAYLOAD_BYTES
     shares = [
