@@ -13,9 +13,7 @@ extern "C" __global__ void append_dependent(volatile u32 *words, u32 index, u32 
 #if __CUDA_ARCH__ >= 900
     if (trigger) asm volatile("griddepcontrol.launch_dependents;");
 #endif
-    u64 begin = clock64();
-    while (clock64() - begin < cycles) {
-    }
+    spin_for(clock64(), cycles);
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

@@ -17,11 +17,7 @@ extern "C" __global__ void add_1(u32 *words) { words[blockIdx.x * blockDim.x + t
 extern "C" __global__ void add_2(u32 *words) { words[blockIdx.x * blockDim.x + threadIdx.x] += 2; }
 
 // Every thread spins for the same number of SM clock cycles.
-extern "C" __global__ void spin(u64 cycles) {
-    u64 begin = clock64();
-    while (clock64() - begin < cycles) {
-    }
-}
+extern "C" __global__ void spin(u64 cycles) { spin_for(clock64(), cycles); }
 
 // Writes a value to host memory as its first instruction. The store is volatile, because a release store would add a
 // fence.
@@ -42,12 +38,18 @@ extern "C" __global__ void gate(const u32 *flag, u32 want, u64 timeout_ns, u32 *
 }
 
 // Records %globaltimer at its begin and end, and spins for `cycles` in between. Block b of call i has two words of
-// `out`.
-extern "C" __global__ void record(u64 *out, u64 index, u64 cycles) {
+// `out`. A `dependent` one is launched with programmatic stream serialisation: it lets its successor start at once and
+// waits for its predecessor before it ends.
+template <bool dependent>
+__device__ __forceinline__ void record_begin_and_end(u64 *out, u64 index, u64 cycles) {
+#if __CUDA_ARCH__ >= 900
+    if (dependent) asm volatile("griddepcontrol.launch_dependents;");
+#endif
     u64 begin_ns = globaltimer_ns();
-    u64 begin = clock64();
-    while (clock64() - begin < cycles) {
-    }
+    spin_for(clock64(), cycles);
+#if __CUDA_ARCH__ >= 900
+    if (dependent) asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
     if (threadIdx.x == 0) {
         u64 *slot = out + 2 * (index * gridDim.x + blockIdx.x);
         slot[0] = begin_ns;
@@ -55,24 +57,9 @@ extern "C" __global__ void record(u64 *out, u64 index, u64 cycles) {
     }
 }
 
-// The same for a kernel launched with programmatic stream serialisation: it lets its successor start at once and waits
-// for its predecessor before it ends.
+extern "C" __global__ void record(u64 *out, u64 index, u64 cycles) { record_begin_and_end<false>(out, index, cycles); }
 extern "C" __global__ void record_dependent(u64 *out, u64 index, u64 cycles) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-    u64 begin_ns = globaltimer_ns();
-    u64 begin = clock64();
-    while (clock64() - begin < cycles) {
-    }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-    if (threadIdx.x == 0) {
-        u64 *slot = out + 2 * (index * gridDim.x + blockIdx.x);
-        slot[0] = begin_ns;
-        slot[1] = globaltimer_ns();
-    }
+    record_begin_and_end<true>(out, index, cycles);
 }
 
 // Records steps of %globaltimer. The samples go to registers first, as stores between the reads would hide steps.
@@ -112,38 +99,35 @@ extern "C" __global__ void sm_clock(u64 *out, u64 timeout_ns) {
 extern "C" __global__ void resident(u32 *now, u32 *most, u64 cycles) {
     u32 count = atomicAdd(now, 1) + 1;
     atomicMax(most, count);
-    u64 begin = clock64();
-    while (clock64() - begin < cycles) {
-    }
+    spin_for(clock64(), cycles);
     atomicSub(now, 1);
 }
 
-// Answers the host's flag `rounds` times. The fence after the store makes it visible 0.6 us earlier.
-extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 rounds, u64 timeout_ns) {
+// Answers the host's flag `rounds` times. The fence after the store makes it visible 0.6 us earlier. If `timed`, it
+// also records %globaltimer when it sees a question, and stores the time after the reply, so that it does not delay it.
+template <bool timed>
+__device__ __forceinline__ void answer_each(
+    const u32 *question, volatile u32 *reply, u64 *seen_ns, u32 rounds, u64 timeout_ns
+) {
     u64 begin = globaltimer_ns();
     for (u32 round = 1; round <= rounds; round++) {
         while (load_acquire_system(question) != round) {
             if (globaltimer_ns() - begin > timeout_ns) return;
         }
+        u64 now = timed ? globaltimer_ns() : 0;
         *reply = round;
+        if (timed) seen_ns[round - 1] = now;
         __threadfence_system();
     }
 }
 
-// The same, and records %globaltimer when it sees a question. The time is stored after the reply, so that the reply is
-// not delayed.
+extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 rounds, u64 timeout_ns) {
+    answer_each<false>(question, reply, nullptr, rounds, timeout_ns);
+}
+
 extern "C" __global__ void answer_timed(const u32 *question, volatile u32 *reply, u64 *seen_ns, u32 rounds,
                                         u64 timeout_ns) {
-    u64 begin = globaltimer_ns();
-    for (u32 round = 1; round <= rounds; round++) {
-        while (load_acquire_system(question) != round) {
-            if (globaltimer_ns() - begin > timeout_ns) return;
-        }
-        u64 now = globaltimer_ns();
-        *reply = round;
-        seen_ns[round - 1] = now;
-        __threadfence_system();
-    }
+    answer_each<true>(question, reply, seen_ns, rounds, timeout_ns);
 }
 
 // Dependent reads of host memory, where each line holds the index of the next. A walk begins at out[1], where the last

@@ -9,15 +9,15 @@ __device__ __forceinline__ u32 pattern(u64 index, u32 seed, u32 flip) {
 // Fills memory with a pattern in which word i is a hash of its place. A `flip` of all ones gives poison, which differs
 // from the pattern in every byte. A size that is no multiple of 4 ends with the low bytes of one more word.
 extern "C" __global__ void fill(u32 *words, u64 size_bytes, u32 seed, u32 flip) {
-    u64 whole = size_bytes / 4, thread = blockIdx.x * (u64)blockDim.x + threadIdx.x;
-    for (u64 i = thread; i < whole; i += gridDim.x * (u64)blockDim.x) words[i] = pattern(i, seed, flip);
+    u64 whole = size_bytes / 4, thread = thread_index();
+    for (u64 i = thread; i < whole; i += grid_threads()) words[i] = pattern(i, seed, flip);
     if (thread < size_bytes % 4) ((u8 *)(words + whole))[thread] = (u8)(pattern(whole, seed, flip) >> 8 * thread);
 }
 
 // Lowers `first_wrong` to the place of the first byte that differs from the pattern.
 extern "C" __global__ void differ(const u32 *words, u64 size_bytes, u32 seed, u64 *first_wrong) {
-    u64 whole = size_bytes / 4, thread = blockIdx.x * (u64)blockDim.x + threadIdx.x;
-    for (u64 i = thread; i < whole; i += gridDim.x * (u64)blockDim.x) {
+    u64 whole = size_bytes / 4, thread = thread_index();
+    for (u64 i = thread; i < whole; i += grid_threads()) {
         if (words[i] != pattern(i, seed, 0)) atomicMin(first_wrong, 4 * i);
     }
     if (thread < size_bytes % 4) {
@@ -30,8 +30,7 @@ extern "C" __global__ void differ(const u32 *words, u64 size_bytes, u32 seed, u6
 extern "C" __global__ void differ_rows(
     const u8 *bytes, u64 size_bytes, u32 seed, u64 width, u64 pitch, u64 *first_wrong
 ) {
-    u64 step = gridDim.x * (u64)blockDim.x;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < size_bytes; i += step) {
+    for (u64 i = thread_index(); i < size_bytes; i += grid_threads()) {
         u8 wanted = (u8)(pattern(i / 4, seed, i % pitch < width ? 0 : ~0u) >> 8 * (i % 4));
         if (bytes[i] != wanted) atomicMin(first_wrong, i);
     }
@@ -39,8 +38,7 @@ extern "C" __global__ void differ_rows(
 
 // Lowers `first_wrong` to the place of the first byte that is not `value`.
 extern "C" __global__ void differ_bytes(const u8 *bytes, u64 size_bytes, u32 value, u64 *first_wrong) {
-    u64 step = gridDim.x * (u64)blockDim.x;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < size_bytes; i += step) {
+    for (u64 i = thread_index(); i < size_bytes; i += grid_threads()) {
         if (bytes[i] != (u8)value) atomicMin(first_wrong, i);
     }
 }
@@ -50,8 +48,7 @@ extern "C" __global__ void differ_bytes(const u8 *bytes, u64 size_bytes, u32 val
 template <typename Element>
 __device__ __forceinline__ void copy_by(const Element *source, Element *destination, u64 size_bytes) {
     const int ahead = 8;
-    u64 count = size_bytes / sizeof(Element), step = gridDim.x * (u64)blockDim.x;
-    u64 thread = blockIdx.x * (u64)blockDim.x + threadIdx.x, i = thread;
+    u64 count = size_bytes / sizeof(Element), step = grid_threads(), thread = thread_index(), i = thread;
     for (; i + (ahead - 1) * step < count; i += ahead * step) {
         Element moved[ahead];
 #pragma unroll
@@ -64,17 +61,13 @@ __device__ __forceinline__ void copy_by(const Element *source, Element *destinat
     if (rest < size_bytes) ((u8 *)destination)[rest] = ((const u8 *)source)[rest];
 }
 
-extern "C" __global__ void copy4(const u32 *source, u32 *destination, u64 size_bytes) {
-    copy_by(source, destination, size_bytes);
-}
-
-extern "C" __global__ void copy8(const uint2 *source, uint2 *destination, u64 size_bytes) {
-    copy_by(source, destination, size_bytes);
-}
-
-extern "C" __global__ void copy16(const uint4 *source, uint4 *destination, u64 size_bytes) {
-    copy_by(source, destination, size_bytes);
-}
+#define COPY(name, Element)                                                                                            \
+    extern "C" __global__ void name(const Element *source, Element *destination, u64 size_bytes) {                     \
+        copy_by(source, destination, size_bytes);                                                                      \
+    }
+COPY(copy4, u32)
+COPY(copy8, uint2)
+COPY(copy16, uint4)
 
 // Dependent reads by one thread of block `target`. Each line holds the address of the next. The walk begins at place[0]
 // and leaves its end there for the next one. Volatile reads bypass the SM's cache.

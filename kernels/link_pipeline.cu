@@ -10,8 +10,7 @@ extern "C" __global__ void __launch_bounds__(1024) consume(
     u64 begin = clock64();
     if (threadIdx.x == 0) seen_by_block = 0;
     __syncthreads();
-    u64 whole = size_bytes / 16, step = gridDim.x * (u64)blockDim.x;
-    u64 thread = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+    u64 whole = size_bytes / 16, step = grid_threads(), thread = thread_index();
     u32 seen = 0;
 #pragma unroll 4
     for (u64 i = thread; i < whole; i += step) {
@@ -28,6 +27,5 @@ extern "C" __global__ void __launch_bounds__(1024) consume(
         atomicAdd(sum, seen_by_block);
         if (blockIdx.x == 0) atomicAdd(runs, 1u);
     }
-    while (clock64() - begin < cycles) {
-    }
+    spin_for(begin, cycles);
 }

@@ -5,14 +5,6 @@
 const u32 LINE_WORDS = 32;
 const u32 ODD = 0x9E3779B1u;
 
-__device__ __forceinline__ u64 thread_index() {
-    return blockIdx.x * (u64)blockDim.x + threadIdx.x;
-}
-
-__device__ __forceinline__ u64 grid_threads() {
-    return gridDim.x * (u64)blockDim.x;
-}
-
 // Adds up the sums of a block's threads, modulo 2**32, into the block's own word of `parts`.
 __device__ __forceinline__ void leave(u32 sum, u32 *parts) {
     __shared__ u32 total;
@@ -24,20 +16,6 @@ __device__ __forceinline__ void leave(u32 sum, u32 *parts) {
 }
 
 // -- a read of the whole buffer with a known number of loads in flight ------------------------------------------------
-
-__device__ __forceinline__ uint4 load(const uint4 *from) {
-    uint4 v;
-    asm volatile(
-        "ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(from)
-    );
-    return v;
-}
-
-__device__ __forceinline__ u32 sum_of(const uint4 &v) {
-    return v.x + v.y + v.z + v.w;
-}
 
 // The remainder of a size that is not a multiple of 16: whole words, then the last bytes as the low bytes of a word.
 __device__ __forceinline__ u32 sum_of_tail(const uint4 *set, u64 size_bytes) {
@@ -60,39 +38,33 @@ __device__ __forceinline__ void read_with(const uint4 *set, u64 size_bytes, u32 
     u32 sum = 0;
     if (rounds > 0) {
 #pragma unroll
-        for (int k = 0; k < loads; k++, at += step) found[k] = load(at);
+        for (int k = 0; k < loads; k++, at += step) found[k] = load_past_l1(at);
 #pragma unroll 1
         for (u64 round = 1; round < rounds; round++) {
 #pragma unroll
             for (int k = 0; k < loads; k++, at += step) {
                 sum += sum_of(found[k]);
-                found[k] = load(at);
+                found[k] = load_past_l1(at);
             }
         }
 #pragma unroll
         for (int k = 0; k < loads; k++) sum += sum_of(found[k]);
     }
 #pragma unroll 1
-    for (; at < set + whole; at += step) sum += sum_of(load(at));
+    for (; at < set + whole; at += step) sum += sum_of(load_past_l1(at));
     if (thread_index() == 0) sum += sum_of_tail(set, size_bytes);
     leave(sum, parts);
 }
 
-extern "C" __global__ void __launch_bounds__(1024) read_with_1(const uint4 *set, u64 size_bytes, u32 *parts) {
-    read_with<1>(set, size_bytes, parts);
-}
-
-extern "C" __global__ void __launch_bounds__(1024) read_with_2(const uint4 *set, u64 size_bytes, u32 *parts) {
-    read_with<2>(set, size_bytes, parts);
-}
-
-extern "C" __global__ void __launch_bounds__(1024) read_with_4(const uint4 *set, u64 size_bytes, u32 *parts) {
-    read_with<4>(set, size_bytes, parts);
-}
-
-extern "C" __global__ void __launch_bounds__(1024) read_with_8(const uint4 *set, u64 size_bytes, u32 *parts) {
-    read_with<8>(set, size_bytes, parts);
-}
+#define READ_WITH(loads)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+    read_with_##loads(const uint4 *set, u64 size_bytes, u32 *parts) {                                                  \
+        read_with<loads>(set, size_bytes, parts);                                                                      \
+    }
+READ_WITH(1)
+READ_WITH(2)
+READ_WITH(4)
+READ_WITH(8)
 
 // -- strided words ----------------------------------------------------------------------------------------------------
 
@@ -294,21 +266,15 @@ __device__ __forceinline__ void add_to_shared(const Word *first, Word *last, u32
     last[thread_index()] = words[threadIdx.x];
 }
 
-extern "C" __global__ void add_global_int32(int *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
-    add_to_global(words, keep, adds, calls, ended);
-}
-
-extern "C" __global__ void add_global_fp32(float *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
-    add_to_global(words, keep, adds, calls, ended);
-}
-
-extern "C" __global__ void add_shared_int32(const int *first, int *last, u32 keep, u32 adds) {
-    add_to_shared(first, last, keep, adds);
-}
-
-extern "C" __global__ void add_shared_fp32(const float *first, float *last, u32 keep, u32 adds) {
-    add_to_shared(first, last, keep, adds);
-}
+#define ADD(type, Word)                                                                                                \
+    extern "C" __global__ void add_global_##type(Word *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {            \
+        add_to_global(words, keep, adds, calls, ended);                                                                \
+    }                                                                                                                  \
+    extern "C" __global__ void add_shared_##type(const Word *first, Word *last, u32 keep, u32 adds) {                  \
+        add_to_shared(first, last, keep, adds);                                                                        \
+    }
+ADD(int32, int)
+ADD(fp32, float)
 
 // -- bank conflicts of shared memory ----------------------------------------------------------------------------------
 

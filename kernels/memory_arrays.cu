@@ -33,13 +33,11 @@ __device__ __forceinline__ u32 value_at(u64 index, u32 seed) {
 }
 
 extern "C" __global__ void fill_values(Element *array, u64 count, u32 seed) {
-    u64 step = gridDim.x * (u64)blockDim.x;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) array[i] = element(value_at(i, seed));
+    for (u64 i = thread_index(); i < count; i += grid_threads()) array[i] = element(value_at(i, seed));
 }
 
 extern "C" __global__ void fill_constant(Element *array, u64 count, u32 value) {
-    u64 step = gridDim.x * (u64)blockDim.x;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) array[i] = element(value);
+    for (u64 i = thread_index(); i < count; i += grid_threads()) array[i] = element(value);
 }
 
 // The least index whose element differs from constant + by_first * first[i] + by_second * second[i], where `first` and
@@ -47,8 +45,7 @@ extern "C" __global__ void fill_constant(Element *array, u64 count, u32 value) {
 extern "C" __global__ void differs(
     const Element *array, u64 count, u32 first, u32 by_first, u32 second, u32 by_second, u32 constant, u64 *first_wrong
 ) {
-    u64 step = gridDim.x * (u64)blockDim.x;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
+    for (u64 i = thread_index(); i < count; i += grid_threads()) {
         u32 wanted = constant + by_first * value_at(i, first) + by_second * value_at(i, second);
         if (array[i] != element(wanted)) atomicMin(first_wrong, i);
     }
@@ -56,8 +53,8 @@ extern "C" __global__ void differs(
 
 // The sum of the values of one seed, or with `multiplied` of the products of two seeds, without reading any array.
 extern "C" __global__ void expected_sum(u64 count, u32 first, u32 second, u32 multiplied, u64 *sum) {
-    u64 step = gridDim.x * (u64)blockDim.x, own = 0;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
+    u64 own = 0;
+    for (u64 i = thread_index(); i < count; i += grid_threads()) {
         own += value_at(i, first) * (multiplied ? value_at(i, second) : 1);
     }
     atomicAdd(sum, own);
@@ -65,7 +62,7 @@ extern "C" __global__ void expected_sum(u64 count, u32 first, u32 second, u32 mu
 
 // Adds up the sums of all blocks. A block that did not overwrite its poison makes the total far too large or small.
 extern "C" __global__ void add_up(const u64 *parts, u64 count, u64 *sum) {
-    u64 step = gridDim.x * (u64)blockDim.x, own = 0;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) own += parts[i];
+    u64 own = 0;
+    for (u64 i = thread_index(); i < count; i += grid_threads()) own += parts[i];
     atomicAdd(sum, own);
 }

@@ -48,27 +48,8 @@ struct Place {
 // Adds one row of an arrived part to the sum; which row depends on the part and the round.
 __device__ __forceinline__ u32 row_sum(u32 stage, Place place, u32 part, u32 lane) {
     u32 row = (place.piece * PARTS + part + place.round) % ROWS;
-    uint4 found = load_shared(stage + row * ROW + lane * 16);
-    return found.x + found.y + found.z + found.w;
+    return sum_of(load_shared(stage + row * ROW + lane * 16));
 }
-
-#if WAY == 2
-__device__ __forceinline__ void fetch(const u8 *from, u32 to, u32 barrier) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(PART) : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-        "r"(PART), "r"(barrier)
-        : "memory");
-}
-
-__device__ __forceinline__ void wait_for(u32 barrier, u32 parity) {
-    asm volatile(
-        "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(
-            barrier),
-        "r"(parity)
-        : "memory");
-}
-#endif
 
 // One block per SM. Of `total` pieces, counted over all rounds through the set, block b copies b, b + gridDim, and so
 // on.
@@ -102,11 +83,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) fill(const u8 *set, 
             const u8 *from = set + (u64)asked.piece * PIECE + part * PART + lane * 16;
 #pragma unroll
             for (u32 row = 0; row < ROWS; row++) {
-                asm volatile(
-                    "ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                    : "=r"(found[k][row].x), "=r"(found[k][row].y), "=r"(found[k][row].z), "=r"(found[k][row].w)
-                    : "l"(from + row * ROW)
-                );
+                found[k][row] = load_past_l1((const uint4 *)(from + row * ROW));
             }
             asked.move(step, pieces);
         }
@@ -148,7 +125,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) fill(const u8 *set, 
             }
 #else
             __syncwarp();  // all lanes have read their words of the row that is overwritten
-            if (lane == 0) fetch(from, at, barriers + stage * 8);
+            if (lane == 0) {
+                expect(barriers + stage * 8, PART);
+                fetch(at, from, PART, barriers + stage * 8);
+            }
 #endif
             asked.move(step, pieces);
         }

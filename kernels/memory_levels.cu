@@ -19,15 +19,7 @@ enum Way { CACHED, PAST_L1, SHARED, CLUSTER };
 
 template <Way way>
 __device__ __forceinline__ uint4 read(const uint4 *set, u32 at) {
-    uint4 found;
-    if (way == SHARED) return own[at];
-    if (way == CACHED) return set[at];
-    asm volatile(
-        "ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-        : "l"(set + at)
-    );
-    return found;
+    return way == SHARED ? own[at] : way == CACHED ? set[at] : load_past_l1(set + at);
 }
 
 // Reads `count` tiles of a block's width, starting at `at` and wrapping around the set, with four reads of each thread
@@ -45,7 +37,7 @@ __device__ __forceinline__ u32 round_the_set(const uint4 *set, u32 vectors, u32 
             if (at >= vectors) at -= vectors;
         }
 #pragma unroll
-        for (u32 k = 0; k < ahead; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+        for (u32 k = 0; k < ahead; k++) sum += sum_of(found[k]);
     }
     return sum;
 }
@@ -72,25 +64,18 @@ __device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm
     if (threadIdx.x == 0) out[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), total};
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
-read_cached(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
-    read_set<CACHED>(set, vectors, warm, count, first, out);
-}
-
-extern "C" __global__ void __launch_bounds__(1024)
-read_past_l1(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
-    read_set<PAST_L1>(set, vectors, warm, count, first, out);
-}
-
-extern "C" __global__ void __launch_bounds__(1024)
-read_shared(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
-    read_set<SHARED>(set, vectors, warm, count, first, out);
-}
+#define READ(name, way)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+    name(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {                                 \
+        read_set<way>(set, vectors, warm, count, first, out);                                                          \
+    }
+READ(read_cached, CACHED)
+READ(read_past_l1, PAST_L1)
+READ(read_shared, SHARED)
 
 // Makes a ring: the line at offsets[i] holds the address of the line at offsets[i + 1], and the last that of the first.
 extern "C" __global__ void link_lines(u64 base, const u64 *offsets, u64 count) {
-    u64 step = gridDim.x * (u64)blockDim.x;
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
+    for (u64 i = thread_index(); i < count; i += grid_threads()) {
         *(u64 *)(base + offsets[i]) = base + offsets[i + 1 < count ? i + 1 : 0];
     }
 }
@@ -153,17 +138,13 @@ __device__ __forceinline__ void walk_stamped(u64 *place, u32 warm, u32 reads, u3
     place[0] = line;
 }
 
-extern "C" __global__ void walk_cached(u64 *place, u32 warm, u32 reads, u64 *out) {
-    walk<CACHED, u64>(place, warm, reads, out);
-}
-
-extern "C" __global__ void walk_cached_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles) {
-    walk_stamped<CACHED, u64>(place, warm, reads, cycles);
-}
-
-extern "C" __global__ void walk_past_l1_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles) {
-    walk_stamped<PAST_L1, u64>(place, warm, reads, cycles);
-}
+#define WALK(name, walker, way, Out)                                                                                   \
+    extern "C" __global__ void name(u64 *place, u32 warm, u32 reads, Out *out) {                                       \
+        walker<way, u64>(place, warm, reads, out);                                                                     \
+    }
+WALK(walk_cached, walk, CACHED, u64)
+WALK(walk_cached_stamped, walk_stamped, CACHED, u32)
+WALK(walk_past_l1_stamped, walk_stamped, PAST_L1, u32)
 
 // Makes the ring of `lines` 128-byte lines in shared memory; next[i] is the number of the line after line i.
 __device__ __forceinline__ u32 ring_in_shared(const u32 *next, u32 lines) {
@@ -172,20 +153,15 @@ __device__ __forceinline__ u32 ring_in_shared(const u32 *next, u32 lines) {
     return base;
 }
 
-extern "C" __global__ void walk_shared(u64 *place, u32 warm, u32 reads, u64 *out, const u32 *next, u32 lines) {
-    u32 base = ring_in_shared(next, lines);
-    place[0] += base;
-    walk<SHARED, u32>(place, warm, reads, out);
-    place[0] -= base;
-}
-
-extern "C" __global__ void
-walk_shared_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *next, u32 lines) {
-    u32 base = ring_in_shared(next, lines);
-    place[0] += base;
-    walk_stamped<SHARED, u32>(place, warm, reads, cycles);
-    place[0] -= base;
-}
+#define WALK_SHARED(name, walker, Out)                                                                                 \
+    extern "C" __global__ void name(u64 *place, u32 warm, u32 reads, Out *out, const u32 *next, u32 lines) {           \
+        u32 base = ring_in_shared(next, lines);                                                                        \
+        place[0] += base;                                                                                              \
+        walker<SHARED, u32>(place, warm, reads, out);                                                                  \
+        place[0] -= base;                                                                                              \
+    }
+WALK_SHARED(walk_shared, walk, u64)
+WALK_SHARED(walk_shared_stamped, walk_stamped, u32)
 
 // -- dependent reads by one thread while the other SMs read a set -----------------------------------------------------
 
@@ -239,7 +215,7 @@ read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags
 #pragma unroll
         for (u32 k = 0; k < BATCH; k++) found[k] = read_l2(batch + k * 32);
 #pragma unroll
-        for (u32 k = 0; k < BATCH; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+        for (u32 k = 0; k < BATCH; k++) sum += sum_of(found[k]);
         if (++row == rows) row = 0;
         if (own.batches++ == 0 && lane == 0) atomicAdd((u32 *)flags + READING, 1);
         if (told) stop = 1;
@@ -409,7 +385,7 @@ extern "C" __global__ void __launch_bounds__(1024) read_cluster(u32 seed, u32 pa
                          : "r"(there + at * 16));
         }
 #pragma unroll
-        for (u32 k = 0; k < ahead; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+        for (u32 k = 0; k < ahead; k++) sum += sum_of(found[k]);
     }
     atomicAdd(&total, sum);
     __syncthreads();
@@ -433,26 +409,17 @@ __device__ __forceinline__ void ring_in_cluster(const u32 *next, u32 lines) {
     }
 }
 
-extern "C" __global__ void walk_cluster(u64 *place, u32 warm, u32 reads, u64 *out, const u32 *next, u32 lines) {
-    cluster_wait();
-    if (cluster_rank() == 0) {
-        ring_in_cluster(next, lines);
-        place[0] = line_in_cluster((u32)place[0] / 128);
-        walk<CLUSTER, u32>(place, warm, reads, out);
-        place[0] = follow<CLUSTER>((u32)place[0] + 4);
+#define WALK_CLUSTER(name, walker, Out)                                                                                \
+    extern "C" __global__ void name(u64 *place, u32 warm, u32 reads, Out *out, const u32 *next, u32 lines) {           \
+        cluster_wait();                                                                                                \
+        if (cluster_rank() == 0) {                                                                                     \
+            ring_in_cluster(next, lines);                                                                              \
+            place[0] = line_in_cluster((u32)place[0] / 128);                                                           \
+            walker<CLUSTER, u32>(place, warm, reads, out);                                                             \
+            place[0] = follow<CLUSTER>((u32)place[0] + 4);                                                             \
+        }                                                                                                              \
+        cluster_wait();                                                                                                \
     }
-    cluster_wait();
-}
-
-extern "C" __global__ void
-walk_cluster_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *next, u32 lines) {
-    cluster_wait();
-    if (cluster_rank() == 0) {
-        ring_in_cluster(next, lines);
-        place[0] = line_in_cluster((u32)place[0] / 128);
-        walk_stamped<CLUSTER, u32>(place, warm, reads, cycles);
-        place[0] = follow<CLUSTER>((u32)place[0] + 4);
-    }
-    cluster_wait();
-}
+WALK_CLUSTER(walk_cluster, walk, u64)
+WALK_CLUSTER(walk_cluster_stamped, walk_stamped, u32)
 #endif

@@ -245,21 +245,14 @@ __device__ __forceinline__ void by_tiles(const Vector *x, const Vector *y, Vecto
     if (!WRITES) leave(sum, parts);
 }
 
-extern "C" __global__ void tiles1(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts) {
-    by_tiles<1, false>(x, y, out, size_bytes, parts);
-}
-
-extern "C" __global__ void tiles1_past_l1(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts) {
-    by_tiles<1, true>(x, y, out, size_bytes, parts);
-}
-
-extern "C" __global__ void tiles4(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts) {
-    by_tiles<4, false>(x, y, out, size_bytes, parts);
-}
-
-extern "C" __global__ void tiles8(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts) {
-    by_tiles<8, false>(x, y, out, size_bytes, parts);
-}
+#define TILES(name, ahead, past_l1)                                                                                    \
+    extern "C" __global__ void name(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts) {       \
+        by_tiles<ahead, past_l1>(x, y, out, size_bytes, parts);                                                        \
+    }
+TILES(tiles1, 1, false)
+TILES(tiles1_past_l1, 1, true)
+TILES(tiles4, 4, false)
+TILES(tiles8, 8, false)
 
 #if __CUDA_ARCH__ >= 900 && WIDE == 16
 
@@ -272,21 +265,6 @@ __device__ __forceinline__ u32 shared_address(const void *pointer) {
     return (u32)__cvta_generic_to_shared(pointer);
 }
 
-__device__ __forceinline__ void wait_for(u32 barrier, u32 parity) {
-    asm volatile(
-        "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(
-            barrier),
-        "r"(parity)
-        : "memory");
-}
-
-__device__ __forceinline__ void fetch(u32 to, const void *from, u32 size_bytes, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-        "r"(size_bytes), "r"(barrier)
-        : "memory");
-}
-
 __device__ __forceinline__ void send(void *to, u32 from, u32 size_bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(size_bytes)
                  : "memory");
@@ -296,8 +274,7 @@ __device__ __forceinline__ void send(void *to, u32 from, u32 size_bytes) {
 __device__ __forceinline__ void refill(
     const unsigned char *x, const unsigned char *y, u64 tile, u32 tile_bytes, unsigned char *stage, u32 barrier
 ) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(INPUTS * tile_bytes)
-                 : "memory");
+    expect(barrier, INPUTS * tile_bytes);
     if (READS_X) fetch(shared_address(stage), x + tile * tile_bytes, tile_bytes, barrier);
     if (READS_Y) fetch(shared_address(stage + tile_bytes), y + tile * tile_bytes, tile_bytes, barrier);
 }

@@ -1,7 +1,5 @@
 """Kernels of the Numba layers. All but ``spin`` also run on Numba's simulator (NUMBA_ENABLE_CUDASIM=1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ They also run on Numba's simulator. The written array comes first, then the arra
 STREAM (triad: out = first + s second).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

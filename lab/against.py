@@ -32,17 +32,16 @@ from microbench.analysis.stats import rows
 from microbench.archive.store import read
 from microbench.core.bench import discover
 from microbench.core.errors import Skip
-from microbench.experiments.compute.clocks import clock_bracket
+from microbench.experiments.compute.instructions import clock_bracket
 from microbench.experiments.compute.products import Gemm, problem
 from microbench.experiments.compute.rates import bracketed, fastest, most_queued, warm
 from microbench.experiments.memory.chase import chase
-from microbench.experiments.memory.stream_arrays import StreamKernel
+from microbench.experiments.memory.stream_libraries import StreamKernel
 from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.open import probe_environment
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.gpu import Gpu, Transfer
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import Meter
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -289,7 +288,7 @@ def babelstream(gpu: Gpu, folder: Path, times: int) -> None:
     with gpu.case():
         best: dict[StreamKernel, tuple[float, Transfer]] = {}
         for shape in shapes(gpu, "triad", "cuda"):
-            shaped = {kernel: stream(gpu, kernel, "fp64", "cuda", STREAM_BYTES, shape) for kernel in STREAM_ORDER}
+            shaped = {kernel: stream(gpu, kernel, "fp64", STREAM_BYTES, shape) for kernel in STREAM_ORDER}
             for kernel, rate in rates(shaped, TRIALS).items():
                 best[kernel] = max(
                     best.get(kernel, (0.0, shaped[kernel])), (rate, shaped[kernel]), key=lambda pair: pair[0]

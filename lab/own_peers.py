@@ -22,7 +22,7 @@ from own_functions import FUNCTIONS, Function
 
 from microbench.core.errors import MeasurementError
 from microbench.experiments.own import callables
-from microbench.experiments.own.loading import bound, load
+from microbench.experiments.own.callables import bound, load
 from microbench.experiments.own.step import own_step
 from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.open import probe_environment

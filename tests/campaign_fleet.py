@@ -32,7 +32,7 @@ from microbench.archive import schema, store
 from microbench.cli.app import app
 from microbench.cli.fleet import progress_line
 from microbench.core.errors import ExitCode, MeasurementError
-from microbench.experiments.own.loading import bound
+from microbench.experiments.own.callables import bound
 from microbench.experiments.own.step import WARM_UPS, NotCapturedError, own_step
 from microbench.fleet import campaign as records
 from microbench.fleet import engine

@@ -8,8 +8,7 @@ from microbench.core.bench import Benchmark, Measured, discover
 from microbench.core.errors import Skip
 from microbench.core.model import Case, Fact, Floors, Measurement
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.environment import FakeHost, open_fake_cold
-from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.gpu import FakeHost, open_fake, open_fake_cold
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import SamplingLimits
 from microbench.meter.timer import Meter

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from microbench.core.bench import Preset, discover
 from microbench.core.model import Environment, Fact, Measurement, Outcome, Param, Run, Scalar, Work
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
-from microbench.gpu.fake.environment import fake_environment
+from microbench.gpu.fake.gpu import fake_environment
 from microbench.meter.sampling import SamplingLimits
 
 KIB, MIB = 1 << 10, 1 << 20

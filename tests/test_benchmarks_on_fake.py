@@ -14,7 +14,7 @@ from microbench.core.bench import PRESETS, Benchmark, Preset, discover
 from microbench.core.errors import Skip
 from microbench.core.model import Case, Fact, Measurement
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.environment import fake_environment
+from microbench.gpu.fake.gpu import fake_environment
 from microbench.meter.sampling import SamplingLimits
 
 BENCHMARKS = list(discover().values())

@@ -435,7 +435,7 @@ def step(x, rounds=2):
 def test_parts_between_calls_that_stay_are_graphs(tmp_path: Path, instead: tuple[str, str], why: str) -> None:
     from microbench.capture import making
     from microbench.capture.proof import Parted, unparted
-    from microbench.experiments.own.loading import load
+    from microbench.experiments.own.callables import load
 
     file = tmp_path / f"stays{abs(hash(instead))}.py"
     file.write_text(STAYS.replace(*instead))

@@ -80,26 +80,26 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 ])  # fmt: skip
 def test_only_the_act_itself_is_timed(machine: Machine, what: str, mode: int, acts: tuple[str, ...]) -> None:
     machine.mode = mode
-    seconds = cold.CudaColdStarts(UUID).seconds(what)
+    seconds = cold.seconds(UUID, what)
     assert seconds == pytest.approx(sum(ACTS_S[act] for act in acts))
     assert machine.done.count("cuLaunchKernel") == {"first": 1, "secon": 2}.get(what[:5], 0)
 
 
 def test_the_driver_library_is_loaded_before_the_clock_starts(machine: Machine) -> None:
-    cold.CudaColdStarts(UUID).seconds("context")
+    cold.seconds(UUID, "context")
     assert machine.done[0] == "cuDriverGetVersion"
 
 
 @pytest.mark.parametrize("what", ["module_load_eager", "first_launch_eager"])
 def test_a_process_in_the_other_loading_mode_is_a_failure(machine: Machine, what: str) -> None:
     with pytest.raises(MeasurementError, match="eager mode: CUDA_MODULE_LOADING"):
-        cold.CudaColdStarts(UUID).seconds(what)
+        cold.seconds(UUID, what)
 
 
 def test_every_cold_start_has_a_name_and_any_other_is_skipped() -> None:
     assert tuple(cold.COLD_STARTS) == NAMES
     with pytest.raises(Skip, match="no cold start 'espresso'"):
-        cold.CudaColdStarts(UUID).seconds("espresso")
+        cold.seconds(UUID, "espresso")
 
 
 def test_a_new_interpreter_times_an_import() -> None:
@@ -129,7 +129,7 @@ def cupy_machine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_raw_kernels_first_call_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = cupy_machine(machine, monkeypatch)
-    seconds = cold.CudaColdStarts(UUID).seconds("cupy_rawkernel")
+    seconds = cold.seconds(UUID, "cupy_rawkernel")
     assert seconds == pytest.approx(ACTS_S["kernel"] + ACTS_S["synchronize"])
     assert cupy.current["device"] == 3
 
@@ -151,9 +151,9 @@ def test_a_ufuncs_first_call_is_waited_for(machine: Machine, monkeypatch: pytest
     cupy.asarray = lambda values: Operand(machine, total)
     if total != 2.0:
         with pytest.raises(MeasurementError, match="1 \\+ 1"):
-            cold.CudaColdStarts(UUID).seconds("cupy_ufunc")
+            cold.seconds(UUID, "cupy_ufunc")
         return
-    seconds = cold.CudaColdStarts(UUID).seconds("cupy_ufunc")
+    seconds = cold.seconds(UUID, "cupy_ufunc")
     assert seconds == pytest.approx(ACTS_S["kernel"] + ACTS_S["synchronize"])
 
 
@@ -184,9 +184,9 @@ def test_numbas_first_call_is_waited_for_and_its_sum_checked(
     monkeypatch.setattr(cold, "load_numba_cuda", lambda: numba)
     if not right:
         with pytest.raises(MeasurementError, match="is not 2"):
-            cold.CudaColdStarts(UUID).seconds("numba_jit")
+            cold.seconds(UUID, "numba_jit")
         return
-    seconds = cold.CudaColdStarts(UUID).seconds("numba_jit")
+    seconds = cold.seconds(UUID, "numba_jit")
     assert seconds == pytest.approx(ACTS_S["kernel"] + ACTS_S["synchronize"])
 
 
@@ -194,4 +194,4 @@ def test_a_failing_call_of_the_driver_is_a_failure(machine: Machine, monkeypatch
     monkeypatch.setattr(cold.driver, "cuInit", lambda flags: (Code(100),))
     monkeypatch.setattr("microbench.gpu.cuda.context.error_name", lambda code: f"error {code}")
     with pytest.raises(MeasurementError, match="error 100"):
-        cold.CudaColdStarts(UUID).seconds("context")
+        cold.seconds(UUID, "context")

@@ -10,7 +10,7 @@ from host_case import HostCase
 from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.compute import alu, tensor
 from microbench.experiments.compute.alu import AluOperation
-from microbench.experiments.compute.clocks import TICKS, clock_hz
+from microbench.experiments.compute.instructions import TICKS, clock_hz
 from microbench.experiments.compute.tensor import TensorType
 from microbench.gpu.cuda.context import compile_cubin, kernel_source, target
 from microbench.gpu.cuda.timing import STAMPS, pass_of
@@ -202,7 +202,7 @@ def test_swizzling_keeps_all_pieces_and_spreads_them_over_banks() -> None:
     ("fp64", 32, 16, 16, (16, 32)), ("fp64", 32, 8, 8, (8, 32)), ("fp16_acc16", 32, 16, 16, (16, 64)),
 ])  # fmt: skip
 def test_places_of_results(dtype: TensorType, threads: int, words: int, warp_rows: int, shape: tuple[int, int]) -> None:
-    kind = tensor.result_type(dtype)
+    kind = tensor.RESULT_TYPES.get(dtype, np.float32)
     count = threads * words * (2 if dtype == "fp16_acc16" else 1)
     halves = np.float16 if dtype == "fp16_acc16" else kind
     numbers = (np.arange(count) % 2048).astype(halves).reshape(threads, -1)

@@ -18,8 +18,7 @@ from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement
 from microbench.experiments.link.pipeline import chunked_copy
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts, Rates, ShapeCosts
-from microbench.gpu.fake.environment import fake_environment
-from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.gpu import fake_environment, open_fake
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE
 
 MOST_CASES = 20  # of a benchmark; of more, every so many

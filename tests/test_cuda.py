@@ -21,10 +21,17 @@ from microbench.core.ops import (
     SynchronizeIdle,
     Wait,
 )
-from microbench.experiments.launch.exchanges import flag_round_trips, host_read_ns, launch_stamps, start_stamps
+from microbench.experiments.launch.exchanges import (
+    flag_round_trips,
+    host_read_ns,
+    launch_stamps,
+    resident,
+    round_robin_ns,
+    start_stamps,
+    threads_stamps,
+)
 from microbench.experiments.launch.second_process import second_process
 from microbench.experiments.launch.stream_signals import SignalWay, stream_signals
-from microbench.experiments.launch.streams import resident, round_robin_ns, threads_stamps
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import SamplingLimits
 from microbench.meter.timer import Meter

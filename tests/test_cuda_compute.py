@@ -12,10 +12,9 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.experiments.compute import alu
 from microbench.experiments.compute.alu import AluOperation, Bits, Operands, arithmetic, chain, expected
-from microbench.experiments.compute.clocks import clock_bracket, state
 from microbench.experiments.compute.cublaslt import Call, CublasLt
-from microbench.experiments.compute.operands import GemmData
-from microbench.experiments.compute.products import Gemm, Library, Problem, free_bytes, needed_bytes, problem
+from microbench.experiments.compute.instructions import clock_bracket, state
+from microbench.experiments.compute.products import Gemm, GemmData, Library, Problem, free_bytes, needed_bytes, problem
 from microbench.experiments.compute.tensor import TensorInstructions, TensorPath, TensorType, tensor
 from microbench.gpu.cuda.device import CudaGpu
 from microbench.gpu.protocol.gpu import Gpu, Submit

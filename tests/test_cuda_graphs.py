@@ -9,13 +9,19 @@ from worker_run import outcomes, run
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import LOOP_LAYER, IntArray, Launch, LayerCall, Op, Query, SynchronizeIdle
 from microbench.experiments.graph.allocation import AllocationWay, allocating_step
-from microbench.experiments.graph.branches import Shape, shaped_work
-from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
-from microbench.experiments.graph.iterations import Decider, decided_loop
-from microbench.experiments.graph.jitted import jitted_step
-from microbench.experiments.graph.lives import Life, Made, graph_footprint, graph_layer_lives, graph_lives
-from microbench.experiments.graph.nodes import NodeKind, node_chain
-from microbench.experiments.launch.recorders import process_recorder
+from microbench.experiments.graph.chains import Shape, shaped_work
+from microbench.experiments.graph.lives import (
+    Change,
+    ChangeWay,
+    Life,
+    Made,
+    graph_changes,
+    graph_footprint,
+    graph_layer_lives,
+    graph_lives,
+)
+from microbench.experiments.graph.nodes import Decider, NodeKind, decided_loop, node_chain
+from microbench.experiments.launch.models import jitted_step, process_recorder
 from microbench.gpu.layers.base import spinning
 from microbench.gpu.layers.jax import Output
 from microbench.gpu.protocol.gpu import Gpu
@@ -108,13 +114,13 @@ def test_changes_arrive(gpu: Gpu, way: ChangeWay, changed: int) -> None:
 
 
 def test_a_change_that_does_not_arrive_is_noticed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    from microbench.experiments.graph import changes
+    from microbench.experiments.graph import lives
 
     def nothing(*arguments: object) -> int:
         return 0
 
     graph_changes(gpu, "set_params", 5, 5, 1)
-    monkeypatch.setattr(changes.loops, "change_nodes", nothing)
+    monkeypatch.setattr(lives.loops, "change_nodes", nothing)
     with pytest.raises(MeasurementError, match="node 0 after the change"):
         graph_changes(gpu, "set_params", 5, 5, 1)
 

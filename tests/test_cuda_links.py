@@ -7,16 +7,13 @@ import pytest
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.experiments.link.boards import visible_gpus
 from microbench.experiments.link.chase import Order, host_chase
 from microbench.experiments.link.collectives import CollectiveName, bus_factor, nccl_collective
-from microbench.experiments.link.concurrent import concurrent_copies
+from microbench.experiments.link.concurrent import concurrent_copies, duplex_copies, visible_gpus
 from microbench.experiments.link.copies import Access, engine_copy, kernel_copy
-from microbench.experiments.link.duplex import duplex_copies
 from microbench.experiments.link.peers import PeerWay, peer_chase, peer_copies
 from microbench.experiments.link.state import link_state
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Direction, HostMemory
+from microbench.gpu.protocol.gpu import Direction, Gpu, HostMemory
 
 pytestmark = pytest.mark.gpu
 
@@ -53,7 +50,7 @@ def test_copies_run_both_ways_at_the_same_time(gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("order", get_args(Order))
 def test_walks_end_at_their_line(gpu: Gpu, order: Order) -> None:
-    chase = host_chase(gpu, 64 << 10, 128, order)
+    chase = host_chase(gpu, 64 << 10, order)
     for _ in range(2):
         walks = chase.walks_ns(10)
         assert walks.shape == (chase.blocks,)
@@ -99,7 +96,7 @@ def test_peers_without_access_copy_through_the_host(gpu: Gpu, way: PeerWay) -> N
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
 def test_walks_through_the_other_gpu(gpu: Gpu, first: int, second: int) -> None:
     needs_two(gpu)
-    chase = peer_chase(gpu, first, second, 64 << 10, 128)
+    chase = peer_chase(gpu, first, second, 64 << 10)
     assert (chase.walks_ns(10) > 0).all()
     assert 200 < np.median(chase.each_ns(50)) < 20_000
 

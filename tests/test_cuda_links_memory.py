@@ -11,15 +11,13 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.link import managed
 from microbench.experiments.link.copies import engine_copy
 from microbench.experiments.link.managed import ManagedWay, managed_memory
-from microbench.experiments.link.pinning import PinningWay, pinning
 from microbench.experiments.link.pipeline import Piece, Readers, chunked_copy
-from microbench.experiments.memory.allocation import Taking
+from microbench.experiments.memory.allocation import PinningWay, Taking, pinning
 from microbench.gpu.cuda import buffers
 from microbench.gpu.cuda.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import HostMemory
+from microbench.gpu.protocol.gpu import Gpu, HostMemory
 from microbench.host import memory
 
 pytestmark = pytest.mark.gpu

@@ -15,21 +15,25 @@ from cuda.bindings import driver
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.experiments.memory.access import RandomAccess, StrideAccess, occupied, scattered, strided
-from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating
-from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
-from microbench.experiments.memory.bank_reads import bank_reads
-from microbench.experiments.memory.capacity import capacity
-from microbench.experiments.memory.chase import chase
-from microbench.experiments.memory.clusters import cluster_chase, read_cluster
+from microbench.experiments.memory.access import (
+    AtomicType,
+    RandomAccess,
+    Spread,
+    StrideAccess,
+    atomics,
+    occupied,
+    scattered,
+    strided,
+)
+from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating, capacity
+from microbench.experiments.memory.chase import LoadedLevel, chase, loaded_chase
 from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.fills import Filling, fill
 from microbench.experiments.memory.levels import Level, Space, WriteAccess, read_set, written_set
-from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
-from microbench.experiments.memory.stream_arrays import ELEMENT_BYTES, ROLES, DataType, Implementation, StreamKernel
+from microbench.experiments.memory.shared import bank_reads, cluster_chase, read_cluster
+from microbench.experiments.memory.stream_libraries import ELEMENT_BYTES, ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import shapes, stream
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.protocol.gpu import Gpu, Transfer
 from microbench.meter.timer import gated
 
 pytestmark = pytest.mark.gpu
@@ -48,20 +52,17 @@ def test_every_shape_computes_right_results(gpu: Gpu, kernel: StreamKernel, dtyp
     names = shapes(gpu, kernel, "cuda")
     assert len(names) > 1
     for shape in names:
-        proven(gpu, stream(gpu, kernel, dtype, "cuda", size_bytes, shape), r"element 0 of|the sum is")
+        proven(gpu, stream(gpu, kernel, dtype, size_bytes, shape), r"element 0 of|the sum is")
 
 
 def test_size_bytes_counts_reads_and_writes(gpu: Gpu) -> None:
-    sizes = {
-        kernel: stream(gpu, kernel, "fp64", "cuda", 800, shapes(gpu, kernel, "cuda")[0]).size_bytes
-        for kernel in KERNELS
-    }
+    sizes = {kernel: stream(gpu, kernel, "fp64", 800, shapes(gpu, kernel, "cuda")[0]).size_bytes for kernel in KERNELS}
     assert sizes == {"read": 800, "write": 800, "copy": 1600, "scale": 1600, "add": 2400, "triad": 2400, "dot": 1600}
 
 
 def test_kernels_of_a_case_share_their_arrays(gpu: Gpu) -> None:
-    copy = stream(gpu, "copy", "fp64", "cuda", 4096, "past_16B_x1_t128")
-    scale = stream(gpu, "scale", "fp64", "cuda", 4096, "past_16B_x1_t128")
+    copy = stream(gpu, "copy", "fp64", 4096, "past_16B_x1_t128")
+    scale = stream(gpu, "scale", "fp64", 4096, "past_16B_x1_t128")
     copy.fresh()
     copy.submit(1)
     scale.submit(1)  # b = 3 c, and c is what the copy has written
@@ -294,8 +295,8 @@ def test_bank_conflicts_cost_a_cycle_for_each_word(gpu: Gpu) -> None:
 
 
 REFUSED: list[tuple[Callable[[Gpu], object], type[Exception], str]] = [
-    (lambda gpu: stream(gpu, "read", "fp64", "cuda", 7, "past_16B_x1_t128"), Skip, "no element"),
-    (lambda gpu: stream(gpu, "read", "fp64", "cuda", 64, "sideways"), MeasurementError, "no shape"),
+    (lambda gpu: stream(gpu, "read", "fp64", 7, "past_16B_x1_t128"), Skip, "no element"),
+    (lambda gpu: stream(gpu, "read", "fp64", 64, "sideways"), MeasurementError, "no shape"),
     (lambda gpu: read_set(gpu, "shared", MIB), Skip, "shared memory"),
     (lambda gpu: read_set(gpu, "global", 100), Skip, "16 KiB"),
     (lambda gpu: read_set(gpu, "global", 64 * KIB).take(1000), MeasurementError, "multiple"),
@@ -331,7 +332,7 @@ def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: 
     pytest.importorskip(PACKAGES[implementation])
     (shape,) = shapes(gpu, kernel, implementation)
     element_bytes = ELEMENT_BYTES[dtype]
-    return stream(gpu, kernel, dtype, implementation, (count + 1) * element_bytes - 1, shape)
+    return stream(gpu, kernel, dtype, (count + 1) * element_bytes - 1, shape)
 
 
 @pytest.mark.parametrize("count", [1, AWKWARD])

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Copy, GraphLaunch, Launch, LayerCall, Op, Query, Record, Wait
-from microbench.experiments.launch.exchanges import host_read_ns, start_stamps
-from microbench.experiments.launch.streams import resident, threads_stamps
-from microbench.experiments.link.boards import visible_gpus
-from microbench.experiments.link.simulated_wires import play
+from microbench.experiments.launch.exchanges import host_read_ns, resident, start_stamps, threads_stamps
+from microbench.experiments.link.concurrent import play, visible_gpus
 from microbench.experiments.link.state import link_state
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.device import max_plus
-from microbench.gpu.fake.environment import (
+from microbench.gpu.fake.gpu import (
     COSTS_VARIABLE,
     FAKE_NAME,
     FAKE_UUID,
@@ -28,9 +26,9 @@ from microbench.gpu.fake.environment import (
     SEED_VARIABLE,
     costs_here,
     fake_environment,
+    open_fake,
     open_fake_cold,
 )
-from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.open import open_host
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, ColdStarts, Gpu
 from microbench.session.plan import make_plan, select
@@ -117,11 +115,11 @@ def test_gpus_and_numa_nodes_are_planned_where_there_are_several(name: str) -> N
 
 def test_cold_starts_can_be_taken_once() -> None:
     cold: ColdStarts = open_fake_cold(spread=0)
-    assert cold.seconds("context") == pytest.approx(COSTS.cold_s["context"])
+    assert cold("context") == pytest.approx(COSTS.cold_s["context"])
     with pytest.raises(MeasurementError, match="not cold"):
-        cold.seconds("context")
+        cold("context")
     with pytest.raises(Skip):
-        cold.seconds("breakfast")
+        cold("breakfast")
 
 
 @settings(max_examples=40, deadline=None)

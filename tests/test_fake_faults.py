@@ -12,35 +12,28 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Measurement, Outcome, Param
 from microbench.core.ops import Launch
 from microbench.experiments.compute.alu import chain
-from microbench.experiments.compute.clocks import clock_bracket
+from microbench.experiments.compute.instructions import clock_bracket
 from microbench.experiments.compute.products import Gemm, free_bytes, needed_bytes, problem
 from microbench.experiments.compute.tensor import tensor
 from microbench.experiments.graph.allocation import allocating_step
-from microbench.experiments.graph.branches import Shape, shaped_work
-from microbench.experiments.graph.iterations import decided_loop
-from microbench.experiments.graph.nodes import node_chain
+from microbench.experiments.graph.chains import Shape, shaped_work
+from microbench.experiments.graph.nodes import decided_loop, node_chain
 from microbench.experiments.link.chase import host_chase
-from microbench.experiments.link.concurrent import concurrent_copies
+from microbench.experiments.link.concurrent import concurrent_copies, duplex_copies
 from microbench.experiments.link.copies import engine_copy, kernel_copy
-from microbench.experiments.link.duplex import duplex_copies
 from microbench.experiments.link.managed import managed_memory
 from microbench.experiments.link.peers import peer_chase, peer_copies
-from microbench.experiments.link.pinning import pinning
 from microbench.experiments.link.pipeline import chunked_copy
-from microbench.experiments.memory.access import occupied, scattered, strided
-from microbench.experiments.memory.allocation import allocating
-from microbench.experiments.memory.atomics import atomics
-from microbench.experiments.memory.bank_reads import bank_reads
-from microbench.experiments.memory.capacity import capacity
-from microbench.experiments.memory.chase import chase
+from microbench.experiments.memory.access import atomics, occupied, scattered, strided
+from microbench.experiments.memory.allocation import allocating, capacity, pinning
+from microbench.experiments.memory.chase import chase, loaded_chase
 from microbench.experiments.memory.engines import engine
 from microbench.experiments.memory.levels import read_set, written_set
-from microbench.experiments.memory.loaded import loaded_chase
+from microbench.experiments.memory.shared import bank_reads
 from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
-from microbench.gpu.fake.environment import FakeHost, fake_environment
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Operations, Transfer
+from microbench.gpu.fake.gpu import FakeHost, fake_environment
+from microbench.gpu.protocol.gpu import Gpu, Operations, Transfer
 from microbench.meter.floors import measure_floors
 from microbench.session import worker
 from microbench.session.messages import Job, Message, Order
@@ -100,8 +93,8 @@ MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {
     "copy": lambda gpu: engine_copy(gpu, "d2h", "pinned", MIB),
     "pageable copy": lambda gpu: engine_copy(gpu, "h2d", "pageable", 7),
     "kernel copy": lambda gpu: kernel_copy(gpu, "read", 4, 0, MIB),
-    "stream": lambda gpu: stream(gpu, "triad", "fp64", "cuda", MIB + 24, "grid_16B_x4_t256"),
-    "library": lambda gpu: stream(gpu, "dot", "fp32", "cupy", MIB, "cupy"),
+    "stream": lambda gpu: stream(gpu, "triad", "fp64", MIB + 24, "grid_16B_x4_t256"),
+    "library": lambda gpu: stream(gpu, "dot", "fp32", MIB, "cupy"),
     "occupied": lambda gpu: occupied(gpu, 1, 128, 4, MIB),
     "strided": lambda gpu: strided(gpu, "write", 12, MIB),
     "random": lambda gpu: scattered(gpu, "update", 64),
@@ -124,7 +117,7 @@ def test_a_call_that_was_never_made_fails_its_check(made: Callable[[Gpu], Transf
 
 def test_what_is_counted_is_what_is_moved() -> None:
     gpu = exact(TWO)
-    assert stream(gpu, "triad", "fp64", "cuda", 8 * 1001 + 7, "grid_16B_x4_t256").size_bytes == 3 * 8 * 1001
+    assert stream(gpu, "triad", "fp64", 8 * 1001 + 7, "grid_16B_x4_t256").size_bytes == 3 * 8 * 1001
     assert strided(gpu, "read", 12, 1200).size_bytes == 400
     assert scattered(gpu, "gather", 1024).operations == 128
     assert [engine(gpu, way, 96).size_bytes for way in ("copy", "copy_2d", "memset")] == [192, 192, 96]
@@ -197,7 +190,7 @@ Use = Callable[[Gpu], object]
 LACKING: list[tuple[FakeCosts, Use, str]] = [
     (SMALL_HOST, lambda gpu: kernel_copy(gpu, "read", 4, 0, 2 * MIB), "2 MiB of pinned memory asked, 1 MiB"),
     (SMALL_HOST, lambda gpu: duplex_copies(gpu, MIB), "2 MiB of pinned memory"),
-    (SMALL_HOST, lambda gpu: host_chase(gpu, 2 * MIB, 128, "random"), "2 MiB of pinned memory"),
+    (SMALL_HOST, lambda gpu: host_chase(gpu, 2 * MIB, "random"), "2 MiB of pinned memory"),
     (SMALL_HOST, lambda gpu: pinning(gpu, "register", 2 * MIB, 1), "2 MiB of pinned memory"),
     (SMALL_HOST, lambda gpu: pinning(gpu, "touch", 2 * MIB, 1), "2 MiB of pageable memory"),
     (SMALL_HOST, lambda gpu: chunked_copy(gpu, 2 * MIB, 2, 2, 0), "2 MiB of pinned memory"),
@@ -205,13 +198,13 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (SMALL_HOST, lambda gpu: concurrent_copies(gpu, "h2d", [0, 1], MIB), "2 MiB of pinned memory"),
     (SMALL_HOST, lambda gpu: engine_copy(gpu, "h2d", "pinned", 8, 2), "this machine has 2 NUMA nodes"),
     (TWO, lambda gpu: kernel_copy(gpu, "read", 2, 0, 8), "4, 8 or 16 bytes at a time, not 2"),
-    (TWO, lambda gpu: host_chase(gpu, 64, 128, "random"), "64 B hold no line of 128 B"),
+    (TWO, lambda gpu: host_chase(gpu, 64, "random"), "64 B hold no line of 128 B"),
     (TWO, lambda gpu: managed_memory(gpu, "fault_to_device", 30 * GIB), "30 GiB is over a quarter of the 96 GiB"),
     (TWO, lambda gpu: peer_copies(gpu, 0, 2, "sm_read", True, 8), "needs a GPU 2: 2 here"),
     (TWO, lambda gpu: concurrent_copies(gpu, "h2d", [0, 5], 8), "needs a GPU 5: 2 here"),
-    (TWO, lambda gpu: peer_chase(gpu, 2, 0, MIB, 128), "needs a GPU 2: 2 here"),
+    (TWO, lambda gpu: peer_chase(gpu, 2, 0, MIB), "needs a GPU 2: 2 here"),
     (DENIED, lambda gpu: peer_copies(gpu, 0, 2, "engine_read", True, MIB), "GPU 0 has no peer access to GPU 2"),
-    (DENIED, lambda gpu: peer_chase(gpu, 0, 2, MIB, 128), "no peer access"),
+    (DENIED, lambda gpu: peer_chase(gpu, 0, 2, MIB), "no peer access"),
     (NO_MANAGED, lambda gpu: managed_memory(gpu, "fault_to_host", MIB), "no concurrent managed access"),
     (TWO, lambda gpu: read_set(gpu, "shared", 256 << 10), "a block has 227 KiB of shared memory here, not 256 KiB"),
     (TWO, lambda gpu: chase(gpu, "shared", 256 << 10), "a block has 227 KiB of shared memory"),
@@ -223,12 +216,12 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: occupied(gpu, 1, 32, 3, MIB), "1, 2, 4, 8 loads in flight, none with 3"),
     (TWO, lambda gpu: scattered(gpu, "gather", 24 * MIB), "not a power of two"),
     (TWO, lambda gpu: strided(gpu, "read", 6, 64), "words of 4 B cannot lie 6 B apart"),
-    (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
-    (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 64, "round"), "has no shape round of cuda"),
+    (TWO, lambda gpu: stream(gpu, "read", "fp64", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
+    (TWO, lambda gpu: stream(gpu, "read", "fp64", 64, "round"), "has no shape round"),
     (FakeCosts(memory=MemoryCosts(libraries={})), lambda gpu: shapes(gpu, "read", "cupy"), "has no cupy"),
     (FakeCosts(memory=MemoryCosts(total_bytes=GIB)), lambda gpu: loaded_chase(gpu, "dram"),
      "1 GiB of device memory asked, 512 MiB free"),
-    (CROWDED, lambda gpu: stream(gpu, "read", "fp64", "cuda", GIB, "grid_16B_x4_t256"), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: stream(gpu, "read", "fp64", GIB, "grid_16B_x4_t256"), DEVICE_MEMORY),
     (CROWDED, lambda gpu: read_set(gpu, "global", 2 * GIB), DEVICE_MEMORY),
     (CROWDED, lambda gpu: chase(gpu, "global", 2 * GIB), DEVICE_MEMORY),
     (CROWDED, lambda gpu: occupied(gpu, 1, 32, 1, 2 * GIB), DEVICE_MEMORY),
@@ -269,7 +262,7 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "events": lambda gpu: gpu.events().start,
     "peer": lambda gpu: partial(peer_copies(gpu, 0, 1, "sm_read", True, MIB).take_s, 1),
     "duplex": lambda gpu: partial(duplex_copies(gpu, MIB).ends_s, 1, 1),
-    "host chase": lambda gpu: partial(host_chase(gpu, MIB, 128, "random").walks_ns, 1),
+    "host chase": lambda gpu: partial(host_chase(gpu, MIB, "random").walks_ns, 1),
     "pageable copy": lambda gpu: partial(engine_copy(gpu, "h2d", "pageable", MIB).submit, 1),
     "pipeline": lambda gpu: partial(chunked_copy(gpu, MIB, 2, 2, 0).submit, 1),
     "managed": lambda gpu: managed_memory(gpu, "fault_to_host", MIB).take_ns,
@@ -303,7 +296,7 @@ def test_a_case_holds_its_memory_until_it_ends() -> None:
     for _ in range(2):
         with gpu.case():
             for _ in range(2):  # kernels of one case work on the same arrays
-                stream(gpu, "read", "fp64", "cuda", 256 * MIB, "grid_16B_x4_t256")
+                stream(gpu, "read", "fp64", 256 * MIB, "grid_16B_x4_t256")
             with pytest.raises(Skip, match="1 GiB of device memory asked, 768 MiB free"):
                 read_set(gpu, "global", GIB)
         with gpu.case():

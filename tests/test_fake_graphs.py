@@ -13,11 +13,9 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case
 from microbench.core.ops import Copy, Launch, LayerCall, Memset, Op, Query, SynchronizeIdle
 from microbench.experiments.graph.allocation import allocating_step
-from microbench.experiments.graph.branches import Shape, dependencies, schedule
-from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
-from microbench.experiments.graph.iterations import Decider, decided_loop
-from microbench.experiments.graph.lives import Made, graph_lives
-from microbench.experiments.graph.nodes import NodeKind, node_chain
+from microbench.experiments.graph.chains import Shape, dependencies, schedule
+from microbench.experiments.graph.lives import Change, ChangeWay, Made, graph_changes, graph_lives
+from microbench.experiments.graph.nodes import Decider, NodeKind, decided_loop, node_chain
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.gpu import Submit

@@ -23,7 +23,7 @@ from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
 from microbench.core.model import Measurement, Run, Settings
-from microbench.gpu.fake.environment import COSTS_VARIABLE
+from microbench.gpu.fake.gpu import COSTS_VARIABLE
 from microbench.report.terminal.progress import LiveProgress
 from microbench.report.terminal.terminal import QuietConsole
 from microbench.session import session, supervisor

@@ -13,16 +13,16 @@ from c_library import compiled
 from host_case import HostCase, at
 
 from microbench.core.errors import MeasurementError
-from microbench.experiments.compute import operands
-from microbench.experiments.compute.operands import (
+from microbench.experiments.compute import products as gemm_products
+from microbench.experiments.compute.products import (
     DATA_CODES,
     VECTORS,
     GemmData,
     allowed_error,
+    bytes_of,
     relative_error,
     row_error,
 )
-from microbench.experiments.compute.products import bytes_of
 from microbench.experiments.compute.tensor import TensorType, encode
 from microbench.gpu.cuda.context import kernel_source
 from microbench.gpu.protocol.matrices import ELEMENTS, FORMATS, Element, GemmType, Matrices, matrix_bytes
@@ -181,9 +181,9 @@ def test_a_check_is_of_every_product(kernels: ctypes.CDLL, monkeypatch: pytest.M
         ctypes.memset(address, value, size_bytes)
         return (0,)
 
-    monkeypatch.setattr(operands, "run", run_on_cpu)
-    monkeypatch.setattr(operands, "driver", SimpleNamespace(cuMemsetD8=poison))
-    several = operands.Operands(KernelCase(), Matrices("fp32", 5, 7, 12, 0, (), 0, products=3), "normal")
+    monkeypatch.setattr(gemm_products, "run", run_on_cpu)
+    monkeypatch.setattr(gemm_products, "driver", SimpleNamespace(cuMemsetD8=poison))
+    several = gemm_products.Operands(KernelCase(), Matrices("fp32", 5, 7, 12, 0, (), 0, products=3), "normal")
     several.fresh()
     with pytest.raises(MeasurementError, match="D is off by"):
         several.check()

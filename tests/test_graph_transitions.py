@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from fake_session import medians
 
-from microbench.experiments.graph.transitions import IN_MEMORY, Transition, transitions
+from microbench.experiments.graph.chains import IN_MEMORY, Transition, transitions
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.machine import call_of_kind
 from microbench.gpu.protocol.gpu import Gpu

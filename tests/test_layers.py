@@ -40,12 +40,12 @@ MOST_ROOMS, MOST_ARROWS = 20, 85
 LINES = {
     "core": 1517,  # async functions and generators are run
     "analysis": 1452,  # busy rounds of the host are told by its controls, and by calls of Python layers
-    "host": 1782,  # says that it needs Numba
+    "host": 1776,  # says that it needs Numba
     "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
-    "gpu": 8503,
-    "meter": 942,
-    "experiments": 10337,  # async functions and generators are run; compilers have bounded memory
-    "benchmarks": 4764,
+    "gpu": 8386,
+    "meter": 941,
+    "experiments": 9927,  # async functions and generators are run; compilers have bounded memory
+    "benchmarks": 4729,
     "capture": 2817,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 3949,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls

@@ -6,7 +6,7 @@ import pytest
 from fake_session import exact, medians
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.experiments.link.batch import BatchWay, batched_copy
+from microbench.experiments.link.pipeline import BatchWay, batched_copy
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.protocol.gpu import Gpu
 

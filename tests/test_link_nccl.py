@@ -28,8 +28,7 @@ from microbench.core.model import Fact, Measurement, Run
 from microbench.experiments.link import collectives
 from microbench.experiments.link.collectives import Collective, CollectiveName, bus_factor, nccl_collective
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
-from microbench.gpu.fake.environment import fake_environment
-from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.gpu import fake_environment, open_fake
 from microbench.report.suites import link
 
 SIZE, INT, POINTER = ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p

@@ -25,11 +25,11 @@ STRIDE_BYTES = 128
 @pytest.mark.parametrize("order", ["sequential", "random"])
 @pytest.mark.parametrize("footprint_bytes", [128, 1000, 64 << 10])
 def test_a_walk_meets_each_line_before_any_again(footprint_bytes: int, order: Order) -> None:
-    visits = order_of_lines(footprint_bytes, STRIDE_BYTES, order)
+    visits = order_of_lines(footprint_bytes, order)
     buffer = ctypes.create_string_buffer(footprint_bytes)
     base = ctypes.addressof(buffer)
     words = words_at(base, len(visits) * STRIDE_BYTES)
-    chain(words, visits, base, STRIDE_BYTES)
+    chain(words, visits, base)
     seen, at = [], base + int(visits[0]) * STRIDE_BYTES
     for _ in visits:
         seen.append((at - base) // STRIDE_BYTES)
@@ -41,7 +41,7 @@ def test_a_walk_meets_each_line_before_any_again(footprint_bytes: int, order: Or
 
 def test_a_footprint_below_one_line_is_a_skip() -> None:
     with pytest.raises(Skip, match="3 B hold no line of 128 B to walk through"):
-        order_of_lines(3, STRIDE_BYTES, "random")
+        order_of_lines(3, "random")
 
 
 def test_a_host_buffer_holds_the_offset_of_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

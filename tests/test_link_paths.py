@@ -22,9 +22,8 @@ from microbench.archive import schema
 from microbench.archive.export import to_json
 from microbench.core.model import Fact, GpuInfo, Run, Scalar
 from microbench.explain.link_paths import across_processors, device_paths
-from microbench.gpu.machine.paths import path_facts
 from microbench.gpu.machine.query import Query
-from microbench.gpu.machine.topology import link_facts_now
+from microbench.gpu.machine.topology import link_facts_now, path_facts
 from microbench.report.document import Table
 from microbench.report.suites import link
 

@@ -14,8 +14,7 @@ from recorded_trees import unpack, write
 
 from microbench.analysis.limits import PCIE_BOUNDS, ceiling
 from microbench.core.model import Fact, GpuInfo
-from microbench.gpu.machine.counters import counters_risen, link_counters
-from microbench.gpu.machine.nvml import NvmlGpu
+from microbench.gpu.machine.nvml import NvmlGpu, counters_risen, link_counters
 from microbench.gpu.machine.pci import NEEDS_ROOT, ExpressControl, describe_link
 from microbench.gpu.machine.query import Query
 from microbench.gpu.machine.topology import link_facts_now

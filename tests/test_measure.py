@@ -25,8 +25,8 @@ from microbench.core.errors import MeasurementError, UsageError
 from microbench.core.model import Run
 from microbench.core.targets import Argument, argument, check_kernel, dimensions, number, target
 from microbench.experiments.own import callables
+from microbench.experiments.own.callables import OwnCall, bound
 from microbench.experiments.own.culprit import follow
-from microbench.experiments.own.loading import OwnCall, bound
 from microbench.experiments.own.step import WARM_UPS, NotCapturedError, own_step
 from microbench.explain import own
 from microbench.explain.rules import of_suite

@@ -16,9 +16,9 @@ import pytest
 
 from microbench.core.errors import MeasurementError, UsageError
 from microbench.core.targets import argument, check_kernel, target
-from microbench.experiments.own import callables, culprit, nodes
+from microbench.experiments.own import callables, culprit
+from microbench.experiments.own.callables import OwnCall
 from microbench.experiments.own.kernel import KernelSpec
-from microbench.experiments.own.loading import OwnCall
 from microbench.experiments.own.step import NotCapturedError
 
 bindings = pytest.importorskip("cuda.bindings.driver")
@@ -115,8 +115,7 @@ class Case:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     stand_in = Driver()
-    for module in (own_step, nodes):
-        monkeypatch.setattr(module, "driver", stand_in)
+    monkeypatch.setattr(own_step, "driver", stand_in)
     monkeypatch.setattr(own_step, "error_name", lambda code: f"CUDA error {code}")
     for name in ("torch", "cupy", "jax"):
         monkeypatch.delitem(sys.modules, name, raising=False)

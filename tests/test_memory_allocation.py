@@ -19,7 +19,7 @@ from recorded_trees import unpack, write
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.memory import allocation
-from microbench.experiments.memory import capacity as blocks
+from microbench.experiments.memory import allocation as blocks
 from microbench.experiments.memory.allocation import Taking
 from microbench.experiments.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes
 from microbench.gpu.cuda import buffers, driver

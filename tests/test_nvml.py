@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 import snapshots
-from hypothesis import given
-from hypothesis import strategies as st
 from nvml_stand_in import (
     FUNCTION_NOT_FOUND,
     NO_PERMISSION,
@@ -26,7 +24,6 @@ from microbench.analysis.clocks import THROTTLE_WORDS
 from microbench.core.errors import Skip
 from microbench.core.model import GpuInfo, LinkInfo, MemoryErrors, Telemetry
 from microbench.gpu.machine import nvml
-from microbench.gpu.machine.counters import wrapped_difference
 from microbench.gpu.machine.nvml import NvmlGpu, boards_in_mig_mode, other_processes
 from microbench.gpu.machine.query import CLOCK_REASONS, Query, clock_reasons, field_value
 from microbench.host.files import Machine
@@ -44,8 +41,8 @@ def process(pid: int) -> SimpleNamespace:
 
 def test_describe_fills_what_is_unknown_in_si_units() -> None:
     gpu = NvmlGpu(UUID, library())
-    assert gpu.reason is None
-    assert gpu.driver_version().value == "580.95.05"
+    assert gpu.query.reason is None
+    assert gpu.query.ask_system("nvmlSystemGetDriverVersion").value == "580.95.05"
     snapshots.same("facts/nvml-describe", msgspec.json.format(msgspec.json.encode(gpu.describe(BARE))).decode())
     snapshots.same_facts("nvml", gpu.facts("gpu1_"))
 
@@ -117,21 +114,20 @@ def test_a_feature_that_does_not_exist_is_off_but_a_forbidden_one_is_unknown() -
 def test_nothing_raises_when_the_binding_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "load", lambda: None)
     gpu = NvmlGpu(UUID)
-    assert "pip install nvidia-ml-py" in str(gpu.reason)
+    assert "pip install nvidia-ml-py" in str(gpu.query.reason)
     assert gpu.describe(BARE) == BARE
     assert gpu.telemetry() == Telemetry()
-    assert gpu.driver_version().reason == gpu.reason
     with pytest.raises(Skip, match="nvidia-ml-py"):
         gpu.pcie_bytes()
     gpu.close()
 
 
 def test_nvml_says_why_it_cannot_be_used() -> None:
-    assert "does not start: NVML error 9" in str(NvmlGpu(UUID, library(nvmlInit=refuse(9))).reason)
-    assert "does not know" in str(NvmlGpu("GPU-other", library()).reason)
+    assert "does not start: NVML error 9" in str(NvmlGpu(UUID, library(nvmlInit=refuse(9))).query.reason)
+    assert "does not know" in str(NvmlGpu("GPU-other", library()).query.reason)
     pytest.importorskip("pynvml")
     gpu = NvmlGpu("GPU-00000000-0000-0000-0000-000000000000")  # by the real binding
-    assert gpu.reason is not None
+    assert gpu.query.reason is not None
     assert gpu.telemetry() == Telemetry()
     gpu.close()
 
@@ -270,11 +266,6 @@ def test_values_of_other_types_are_read_by_their_type() -> None:
     wide = SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=1 << 40, uiVal=0))
     assert field_value(wide) == 1 << 40
     assert field_value(SimpleNamespace(nvmlReturn=0, valueType=99, value=None)) is None
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-def test_wrapped_difference(before: int, counted: int) -> None:
-    assert wrapped_difference(before, (before + counted) % 2**32) == counted
 
 
 def test_boards_in_mig_mode_are_counted_by_board() -> None:

@@ -7,7 +7,7 @@ import nvml_stand_in as nvml
 import pytest
 
 from microbench.gpu.machine import topology
-from microbench.gpu.machine.counters import nvlink_errors
+from microbench.gpu.machine.nvml import nvlink_errors
 from microbench.gpu.machine.query import Query
 
 OTHER = "0000:1b:00.0"

@@ -9,7 +9,7 @@ from make_run import make_run
 
 from microbench.core.errors import DeviceAbsentError
 from microbench.core.model import Environment, GpuInfo, Run, Settings
-from microbench.gpu.probe import ordinals
+from microbench.gpu.cuda.probe import ordinals
 from microbench.report.heading import head
 
 GPUS = (

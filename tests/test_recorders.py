@@ -19,14 +19,14 @@ from microbench.archive import store
 from microbench.benchmarks.launch import launch_watched
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement
-from microbench.experiments.launch.recorders import SimulatedRecorder
+from microbench.experiments.launch.models import SimulatedRecorder
 from microbench.gpu.cuda import profiler
 from microbench.gpu.cuda.profiler import KERNEL_RECORD, KernelRecords
 from microbench.gpu.fake.costs import FakeCosts, RecorderCosts
 from microbench.gpu.fake.gpu import open_fake
-from microbench.gpu.layers import torch_recorder
-from microbench.gpu.layers.torch_recorder import TorchRecorder, counted
-from microbench.gpu.protocol.recorder import Recorded, RecorderKind
+from microbench.gpu.layers import torch_models
+from microbench.gpu.layers.torch_models import TorchRecorder, counted
+from microbench.gpu.protocol.gpu import Recorded, RecorderKind
 from microbench.meter.timer import Meter
 from microbench.traces.reading import read
 
@@ -62,8 +62,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch, kind: RecorderKind, refuses: str =
         ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA"),
         profile=lambda activities, with_stack: Profile(notes, activities, with_stack, refuses),
     )
-    monkeypatch.setattr(torch_recorder, "load_torch", lambda: None)
-    monkeypatch.setattr(torch_recorder.base, "load", lambda package, install: profiler)
+    monkeypatch.setattr(torch_models, "load_torch", lambda: None)
+    monkeypatch.setattr(torch_models.base, "load", lambda package, install: profiler)
     return TorchRecorder(kind), notes
 
 

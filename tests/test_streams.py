@@ -26,7 +26,7 @@ def test_the_fastest_shape_is_measured_and_named() -> None:
         best, fact = fastest(gpu, meter, "triad", "fp64", "cuda", 256 * MIB)
         found = _rate(*moved(meter, best, device="bandwidth"))
         rates = {
-            shape: _rate(*moved(meter, stream(gpu, "triad", "fp64", "cuda", 256 * MIB, shape), device="bandwidth"))
+            shape: _rate(*moved(meter, stream(gpu, "triad", "fp64", 256 * MIB, shape), device="bandwidth"))
             for shape in shapes(gpu, "triad", "cuda")
         }
     assert fact.value == max(rates, key=lambda shape: rates[shape])

@@ -17,8 +17,7 @@ from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.machine import FakeGate
-from microbench.gpu.protocol.gpu import Submit
-from microbench.gpu.protocol.transfer import FloatArray, Transfer
+from microbench.gpu.protocol.gpu import FloatArray, Submit, Transfer
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import moved
 

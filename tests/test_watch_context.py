@@ -242,7 +242,7 @@ def test_what_it_records_is_counted_for_launch_watched(place: Place, tmp_path: P
     """One recording after another in one process, whose files are gone afterwards."""
     text = """
 import os
-from microbench.experiments.launch.recorders import WatchRecorder
+from microbench.experiments.launch.models import WatchRecorder
 recorder = WatchRecorder()
 print(tuple(recorder.recorded(lambda: torch.steps(5))))
 with recorder.recording():

@@ -14,8 +14,7 @@ from microbench.core.bench import Benchmark, Measured, discover
 from microbench.core.errors import DeviceAbsentError, MeasurementError, Skip, UsageError
 from microbench.core.model import Case, Fact, Floors, Metric, Outcome, Telemetry
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.environment import FakeHost
-from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.gpu import FakeHost, open_fake
 from microbench.meter.floors import measure_floors
 from microbench.meter.timer import Meter
 from microbench.session import messages, worker

@@ -9,11 +9,19 @@ from microbench.benchmarks.memory.memory_latency import line_latencies, two_mode
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import IntArray
-from microbench.experiments.memory import clusters, fills
-from microbench.experiments.memory.chase import LINE_BYTES, MOST_LINES, LocalChase, chase_latency, ring
+from microbench.experiments.memory import fills, shared
+from microbench.experiments.memory.chase import (
+    LINE_BYTES,
+    LOADS,
+    MOST_LINES,
+    WARPS,
+    LocalChase,
+    chase_latency,
+    load_rate,
+    ring,
+)
 from microbench.experiments.memory.fills import Filling
 from microbench.experiments.memory.levels import SAMPLE_S, Duration, Level, level_rate, read_sums
-from microbench.experiments.memory.loaded import LOADS, WARPS, load_rate
 from microbench.gpu.cuda.context import compile_cubin, kernel_source
 from microbench.gpu.cuda.timing import STAMPS
 from microbench.meter.sampling import SamplingLimits
@@ -270,16 +278,16 @@ def test_the_sums_of_a_clusters_blocks_are_known(blocks: int, passes: int) -> No
             if peer == rank:
                 peer = peer + 1 if peer + 1 < blocks else 0
             wanted[block] += int(each[block - rank + peer])
-    np.testing.assert_array_equal(clusters.cluster_sums(each, blocks, passes), (wanted % (1 << 32)).astype(np.uint32))
+    np.testing.assert_array_equal(shared.cluster_sums(each, blocks, passes), (wanted % (1 << 32)).astype(np.uint32))
 
 
 def test_clusters_that_do_not_exist_are_skipped() -> None:
-    for make in (clusters.ReadCluster, clusters.ClusterChase):
+    for make in (shared.ReadCluster, shared.ClusterChase):
         with pytest.raises(Skip, match=r"a cluster needs compute capability 9\.0; this GPU has 8\.9"):
             make(HostCase((8, 9)), 2)
 
 
 def test_the_kernel_reads_as_much_of_each_block() -> None:
     source = kernel_source("memory_levels")
-    assert f"ahead = 4, vectors = {clusters.CLUSTER_VECTORS}, words = vectors * 4" in source
-    assert clusters.CLUSTER_VECTORS * 16 == clusters.CLUSTER_BYTES == 4 * 16 * clusters.levels.BLOCK_THREADS
+    assert f"ahead = 4, vectors = {shared.CLUSTER_VECTORS}, words = vectors * 4" in source
+    assert shared.CLUSTER_VECTORS * 16 == shared.CLUSTER_BYTES == 4 * 16 * shared.levels.BLOCK_THREADS

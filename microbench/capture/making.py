@@ -143,7 +143,7 @@ def main(path: Path) -> None:
 
 def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
     """Fill the report. Raises MeasurementError for a function that cannot be called, or that is not PyTorch's."""
-    from microbench.experiments.own.loading import bound, load
+    from microbench.experiments.own.callables import bound, load
 
     given: list[Any] = []
     function: Any = called(partial(load, asked.function), "")

@@ -89,7 +89,7 @@ class Asserted:
         from microbench.core.files import replace
         from microbench.diagnosis.changed import Side, change_words, compare
         from microbench.diagnosis.counts import count_nodes, read_counts, written
-        from microbench.experiments.own.loading import OwnCall
+        from microbench.experiments.own.callables import OwnCall
         from microbench.experiments.own.step import own_step
         from microbench.library.recordings import counted_call
 
@@ -155,7 +155,7 @@ class Asserted:
         """
         __tracebackhide__ = True
         from microbench.core.calls import run_whole
-        from microbench.experiments.own.loading import OwnCall
+        from microbench.experiments.own.callables import OwnCall
         from microbench.experiments.own.step import NotCapturedError, own_step
 
         file = getattr(getattr(function, "__code__", None), "co_filename", "")

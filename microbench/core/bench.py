@@ -90,7 +90,7 @@ class Benchmark:
 
     ``discover`` takes ``name``, ``suite``, ``about`` and ``measure`` from the file: its name, folder, docstring and
     function. ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first
-    argument is the Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for
+    argument is the Host, with ``cold=True`` a function that times first uses of the GPU. ``combines`` is False for
     combinations that make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node
     or GPU), else None; such a case is left out. ``needs`` returns the package without which a case is skipped.
 

@@ -1,5 +1,7 @@
 """Opens a device by name: "fake" or a GPU's UUID. A backend is imported when it is first needed."""
 
+from functools import partial
+
 from microbench.core.errors import DeviceAbsentError, MeasurementError
 from microbench.core.model import Environment
 from microbench.gpu.protocol.gpu import ColdStarts, Gpu, Host
@@ -18,8 +20,7 @@ def load_gpu(device: str) -> None:
 def open_gpu(device: str) -> Gpu:
     """The GPU with this UUID, or the simulated one. Raises DeviceAbsentError or MeasurementError."""
     if device == FAKE:
-        from microbench.gpu.fake.environment import seed_here
-        from microbench.gpu.fake.gpu import open_fake
+        from microbench.gpu.fake.gpu import open_fake, seed_here
 
         return open_fake(seed=seed_here())
     from microbench.gpu.cuda.device import open_gpu as open_cuda
@@ -30,7 +31,7 @@ def open_gpu(device: str) -> Gpu:
 def open_host(device: str | None) -> Host:
     """The CPU side of this machine, or of the simulated one."""
     if device == FAKE:
-        from microbench.gpu.fake.environment import FakeHost, costs_here, seed_here
+        from microbench.gpu.fake.gpu import FakeHost, costs_here, seed_here
 
         return FakeHost(costs_here(), seed=seed_here())
     from microbench.host.native import NativeHost
@@ -41,12 +42,12 @@ def open_host(device: str | None) -> Host:
 def open_cold(device: str) -> ColdStarts:
     """First uses of the GPU with this UUID, or of the simulated one, in a process that has not touched it yet."""
     if device == FAKE:
-        from microbench.gpu.fake.environment import costs_here, open_fake_cold, seed_here
+        from microbench.gpu.fake.gpu import costs_here, open_fake_cold, seed_here
 
         return open_fake_cold(costs_here(), seed=seed_here())
-    from microbench.gpu.cuda.cold import CudaColdStarts
+    from microbench.gpu.cuda import cold
 
-    return CudaColdStarts(device)
+    return partial(cold.seconds, device)
 
 
 def probe_environment(device: str | None) -> Environment:
@@ -57,19 +58,17 @@ def probe_environment(device: str | None) -> Environment:
     is not a device name.
     """
     if device == FAKE:
-        from microbench.gpu.fake.environment import fake_environment
+        from microbench.gpu.fake.gpu import fake_environment
 
         return fake_environment()
-    from microbench.gpu import probe
+    from microbench.gpu.cuda import probe
     from microbench.gpu.machine.diagnosis import why_no_gpu
 
     probe.check_name(device)
     absent = why_no_gpu()
     if absent is None:
         try:
-            from microbench.gpu.cuda.probe import environment_of
-
-            return environment_of(device)
+            return probe.environment_of(device)
         except MeasurementError as error:
             reason, next_step = str(error), "see `microbench doctor`"
     else:

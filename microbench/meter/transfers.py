@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from microbench.core.model import Measurement, Work
-from microbench.gpu.protocol.gpu import Submit
-from microbench.gpu.protocol.transfer import Operations, Transfer
+from microbench.gpu.protocol.gpu import Operations, Submit, Transfer
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter, gated
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
-from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
+from microbench.experiments.graph.lives import Change, ChangeWay, graph_changes
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import Between
 from microbench.meter.timer import Meter

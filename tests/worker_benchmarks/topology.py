@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric
-from microbench.experiments.graph.changes import Changes, graph_changes
+from microbench.experiments.graph.lives import Changes, graph_changes
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 

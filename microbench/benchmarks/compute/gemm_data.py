@@ -11,8 +11,7 @@ Reading
     model gets.
 """
 
-from microbench.experiments.compute.operands import GemmData
-from microbench.experiments.compute.products import problem
+from microbench.experiments.compute.products import GemmData, problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, powered
 from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
@@ -25,7 +24,7 @@ def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) 
     gemm, found = fastest(meter, product, "cublaslt")
     yield found
     yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
-    yield from powered(meter, gemm, dtype, product.operations)
+    yield from powered(meter, gemm)
 
 
 BENCHMARK = Benchmark(

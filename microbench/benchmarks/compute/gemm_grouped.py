@@ -41,7 +41,7 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -
     batch.fresh()
     calls = calls_in_a_row(batch, warm(meter, batch, 0.0))
     yield from verified([meter.throughput("batch", batch.submit, calls, parts=products)], batch.check())
-    yield from rate(meter, batch, dtype, together.operations)
+    yield from rate(meter, batch)
 
 
 BENCHMARK = Benchmark(

@@ -11,16 +11,8 @@ Reading
     few times. This is the figure for comparing GPUs by one number.
 """
 
+from microbench.experiments.compute import rates
 from microbench.experiments.compute.products import Problem, free_bytes, needed_bytes
-from microbench.experiments.compute.rates import (
-    ACCUMULATORS,
-    REST_S,
-    Shape,
-    fastest,
-    powered,
-    problem_that_fits,
-    settled_s,
-)
 from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
 
@@ -33,9 +25,9 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType) -> Results:
         # All operands stay allocated until the case ends, so shapes that do not fit beside the others are left out.
         if best is not None and needed_bytes(gpu, dtype, *shape) > free_bytes(gpu):
             continue
-        problem, _ = problem_that_fits(gpu, dtype, shape)
-        gemm, candidate = fastest(meter, problem, "cublaslt")
-        reached = problem.operations / settled_s(meter, gemm)
+        problem, _ = rates.problem_that_fits(gpu, dtype, shape)
+        gemm, candidate = rates.fastest(meter, problem, "cublaslt")
+        reached = problem.operations / rates.settled_s(meter, gemm)
         if best is None or reached > best[0]:
             best = (reached, problem, str(candidate.value))
     assert best is not None  # the first shape is never left out
@@ -43,18 +35,19 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType) -> Results:
     shape_name = "x".join(map(str, problem.matrices[1:4]))
     yield Fact("shape", shape_name, source="the fastest of the shapes tried")
     yield Fact("candidate", way, source="the fastest of this shape")
-    yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
-    gpu.pause(REST_S)
-    yield from powered(meter, problem.gemm("cublaslt", way), dtype, problem.operations)
+    yield Fact("accumulator", rates.ACCUMULATORS[dtype], source="the compute type asked for")
+    gpu.pause(rates.REST_S)
+    yield from rates.powered(meter, problem.gemm("cublaslt", way))
 
 
-def shapes(sm_count: int) -> tuple[Shape, ...]:
+def shapes(sm_count: int) -> tuple[rates.Shape, ...]:
     """Large products: squares, deep ones, and ones whose tiles of 128 x 256 fill whole waves of the SMs."""
     wave = 64 * sm_count
-    return (
-        Shape(4096, 4096, 4096), Shape(8192, 8192, 8192), Shape(8192, 8192, 16384), Shape(16384, 8192, 8192),
-        Shape(wave, 8192, 8192), Shape(wave, 8192, 16384),
+    sides = (
+        (4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 16384), (16384, 8192, 8192), (wave, 8192, 8192),
+        (wave, 8192, 16384),
     )  # fmt: skip
+    return tuple(rates.Shape(*each) for each in sides)
 
 
 BENCHMARK = Benchmark(

@@ -35,7 +35,7 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, projection: str, rows: int)
     product = problem(gpu, dtype, rows, columns, depth, beyond_l2=True)
     best, candidate = fastest(meter, product, "cublaslt")
     yield candidate
-    timed, clock = rate(meter, best, dtype, product.operations)
+    timed, clock = rate(meter, best)
     yield from (timed, clock)
     yield msgspec.structs.replace(timed, metric="bandwidth", work=Work(bytes=product.size_bytes), bound="dram")
     best.fresh()

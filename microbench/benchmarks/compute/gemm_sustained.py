@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from microbench.core.model import SAMPLES_KEPT, Fact, Measurement, Metric, Series, Telemetry
-from microbench.experiments.compute.clocks import ClockBracket, clock_bracket, state
-from microbench.experiments.compute.instructions import as_clock
+from microbench.experiments.compute.instructions import ClockBracket, as_clock, clock_bracket, state
 from microbench.experiments.compute.products import Gemm, problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, most_queued, work_of
 from microbench.gpu.protocol.gpu import EventPair, Gate, Gpu
@@ -57,7 +56,7 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Results
     late = t_s >= duration_s / 2
     if len(t_s) < FEWEST_BATCHES or not late.any():
         raise Skip(f"{duration_s} s hold {len(t_s)} batches of {dtype} only: ask for a longer duration_s")
-    work, bound = work_of(dtype, product.operations), f"gemm:{dtype}"
+    work, bound = work_of(product), f"gemm:{dtype}"
     for name, batches in (("burst", call_s[:1]), ("sustained", call_s[late])):
         samples = stored(batches.tolist())
         yield from verified([Measurement(name, "device", samples, len(batches), work=work, bound=bound)], checked)

@@ -54,7 +54,7 @@ def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType
     best, candidate = rates.fastest(meter, problem, library)
     yield candidate
     yield Fact("accumulator", rates.ACCUMULATORS[dtype], source="the compute type asked for")
-    yield from rates.rate(meter, best, dtype, problem.operations)
+    yield from rates.rate(meter, best)
 
 
 def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Results:
@@ -72,13 +72,13 @@ def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: L
         ours, _ = rates.fastest(meter, problem, "cublaslt")
     except Skip as skip:
         yield Fact("against", None, reason=str(skip))
-        yield from rates.rate(meter, theirs, dtype, problem.operations)
+        yield from rates.rate(meter, theirs)
         return
-    lasting_s, name = meter.limits.seconds, rates.rate_name(dtype)
+    lasting_s, name = meter.limits.seconds, rates.rate_name(problem)
     block_s = BLOCK_S if lasting_s >= BLOCK_S else min(lasting_s, SHORT_BLOCK_S)
     batch_s = max(block_s / BATCHES_PER_BLOCK, rates.SAMPLE_S)
     (their_calls, their_batch), (our_calls, our_batch) = (
-        rates.batches(meter, gemm, dtype, batch_s) for gemm in (theirs, ours)
+        rates.batches(meter, gemm, batch_s) for gemm in (theirs, ours)
     )
     first = _settled(meter, their_batch, block_s)
     our = _settled(meter, our_batch, block_s)
@@ -92,7 +92,7 @@ def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: L
         [
             Measurement(
                 name, "device", stored([batch[name] for batch in their]), len(their), their_calls,
-                work=rates.work_of(dtype, problem.operations), bound=f"gemm:{dtype}", floor_s=meter.floors.event_pair_s,
+                work=rates.work_of(problem), bound=f"gemm:{dtype}", floor_s=meter.floors.event_pair_s,
                 resolution=meter.floors.event_step_s,
             )
         ],

@@ -16,7 +16,7 @@ Reading
 
 from msgspec.structs import replace
 
-from microbench.experiments.graph.jitted import jitted_step
+from microbench.experiments.launch.models import jitted_step
 from microbench.gpu.layers.base import find_layer, package_of
 from microbench.gpu.layers.jax import OUTPUTS, Output
 from microbench.meter.alternating import steps

@@ -23,8 +23,7 @@ from typing import cast, get_args
 
 import msgspec
 
-from microbench.experiments.graph.iterations import Decider, decided_loop
-from microbench.experiments.graph.nodes import NodeChain, NodeKind, node_chain
+from microbench.experiments.graph.nodes import Decider, NodeChain, NodeKind, decided_loop, node_chain
 from microbench.meter.alternating import device_difference
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Skip
 
@@ -44,7 +43,7 @@ def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Results:
     yield meter.host_ns("iteration", lambda: loop(MANY) - loop(FEW), calls=MANY - FEW, verified=checked)
 
 
-def updates(meter: Meter, chain: NodeChain, nodes: int) -> Results:
+def updates(meter: Meter, chain: NodeChain) -> Results:
     """Times the update of the whole graph and checks the new values; a Fact says why the driver refuses it."""
     try:
         chain.update_ns()
@@ -52,7 +51,7 @@ def updates(meter: Meter, chain: NodeChain, nodes: int) -> Results:
     except Skip as refused:
         yield Fact("update", None, source="cuGraphExecUpdate", reason=str(refused))
         return
-    yield meter.host_ns("update", chain.update_ns, calls=nodes, verified=chain.check())
+    yield meter.host_ns("update", chain.update_ns, calls=LONG, verified=chain.check())
 
 
 def measure(gpu: Gpu, meter: Meter, kind: str) -> Results:
@@ -68,7 +67,7 @@ def measure(gpu: Gpu, meter: Meter, kind: str) -> Results:
         yield meter.device_time("stream", long.stream, STREAM_CALLS)
     yield meter.submit_time("launch", long.graph, per_call=False)
     yield meter.host_ns("instantiate", long.instantiate_ns, calls=LONG)
-    yield from updates(meter, long, LONG)
+    yield from updates(meter, long)
 
 
 BENCHMARK = Benchmark(

@@ -15,7 +15,7 @@ Reading
 
 import msgspec
 
-from microbench.experiments.graph.branches import Shape, shaped_work
+from microbench.experiments.graph.chains import Shape, shaped_work
 from microbench.meter.alternating import steps
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Params, Results
 

@@ -13,7 +13,7 @@ Reading
 
 from typing import get_args
 
-from microbench.experiments.graph.transitions import IN_MEMORY, Transition, transitions
+from microbench.experiments.graph.chains import IN_MEMORY, Transition, transitions
 from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Meter, Metric, Results, always
 
 RUNS = 20

@@ -15,7 +15,7 @@ Reading
 
 from functools import partial
 
-from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
+from microbench.experiments.graph.lives import Change, ChangeWay, graph_changes
 from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Meter, Metric, Params, Results
 
 RECORDS = ("exec_update", "rebuild")

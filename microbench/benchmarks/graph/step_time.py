@@ -20,7 +20,7 @@ from microbench.core.bench import MIB, Axis, Benchmark, always
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.meter.alternating import InOrder, steps
-from microbench.meter.benchmark import LOOP_LAYER, Gpu, LayerCall, Meter, Metric, Params, Results, Submit
+from microbench.meter.benchmark import LOOP_LAYER, Gpu, LayerCall, Meter, Metric, Params, Results
 
 LONGEST_STEP_NS = 20_000_000
 
@@ -37,21 +37,17 @@ def measure(gpu: Gpu, meter: Meter, layer: str, kernels: int, duration_ns: int, 
     stream = gpu.bind(call)
     piece = kernels // waits
     if copy_bytes:
-        yield from _with_copies(gpu, meter, stream, kernels, copy_bytes)
+        there, back = engine_copy(gpu, "h2d", "pinned", copy_bytes), engine_copy(gpu, "d2h", "pinned", copy_bytes)
+        ordered = InOrder(gpu, ((there.submit, 1), (stream, kernels), (back.submit, 1)))
+        there.fresh()
+        back.fresh()
+        found = steps(meter, {"stream": (ordered, 1)})
+        verified = f"{there.check()}; {back.check()}"
+        yield from (msgspec.structs.replace(one, verified=verified, needs_verification=True) for one in found)
         return
     graph = gpu.bind(gpu.graph([call] * piece))
     ways = {"stream": (stream, piece), "graph": (graph, 1)}
     yield from steps(meter, ways, waits=waits, verified="the graph has a node for each call")
-
-
-def _with_copies(gpu: Gpu, meter: Meter, kernel: Submit, kernels: int, copy_bytes: int) -> Results:
-    there, back = engine_copy(gpu, "h2d", "pinned", copy_bytes), engine_copy(gpu, "d2h", "pinned", copy_bytes)
-    ordered = InOrder(gpu, ((there.submit, 1), (kernel, kernels), (back.submit, 1)))
-    there.fresh()
-    back.fresh()
-    found = steps(meter, {"stream": (ordered, 1)})
-    verified = f"{there.check()}; {back.check()}"
-    yield from (msgspec.structs.replace(one, verified=verified, needs_verification=True) for one in found)
 
 
 BENCHMARK = Benchmark(

@@ -42,7 +42,7 @@ def empty_caches(case: Case) -> dict[str, str]:
 
 
 def measure(cold: ColdStarts, meter: Meter, what: str) -> Results:
-    yield meter.once("seconds", cold.seconds(what))
+    yield meter.once("seconds", cold(what))
 
 
 BENCHMARK = Benchmark(

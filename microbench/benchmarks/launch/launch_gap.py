@@ -23,7 +23,7 @@ from typing import get_args
 
 import msgspec
 
-from microbench.experiments.graph.kernels import SPIN_NS, KernelWork, kernel_chain
+from microbench.experiments.graph.chains import SPIN_NS, KernelWork, kernel_chain
 from microbench.gpu.protocol.gpu import LAUNCH_STREAMS, STREAMS_VARIABLE, Gpu
 from microbench.meter.alternating import device_difference
 from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Launch, Metric, Params, Results, Skip

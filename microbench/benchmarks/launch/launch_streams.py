@@ -12,7 +12,7 @@ Reading
 
 from functools import partial
 
-from microbench.experiments.launch.streams import resident, round_robin_ns
+from microbench.experiments.launch.exchanges import resident, round_robin_ns
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, Work
 
 LAUNCHES = 400

@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from microbench.core.bench import Axis, Benchmark, always
 from microbench.core.ops import HIGH_PRIORITY_STREAM, Copy, IntArray, Launch, Query
-from microbench.experiments.launch.interruptions import core_interrupts, thread_state
-from microbench.experiments.launch.second_process import second_process
+from microbench.experiments.launch.second_process import core_interrupts, second_process, thread_state
 from microbench.meter import tails
 from microbench.meter.benchmark import Fact, Gpu, Measurement, Meter, Metric, Results, Skip, Submit
 from microbench.meter.sampling import NANOSECOND_S, stored

@@ -10,7 +10,7 @@ Reading
     longer.
 """
 
-from microbench.experiments.launch.streams import threads_stamps
+from microbench.experiments.launch.exchanges import threads_stamps
 from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, IntArray, Meter, Metric, Results, Work
 
 LAUNCHES = 400

@@ -27,13 +27,11 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from microbench.experiments.graph.kernels import kernel_chain
-from microbench.experiments.launch.models import model_step
-from microbench.experiments.launch.recorders import process_recorder
+from microbench.experiments.graph.chains import kernel_chain
+from microbench.experiments.launch.models import model_step, process_recorder
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import ModelName
-from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu
-from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
+from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu, Recorded, Recorder, RecorderKind
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Launch, Meter, Metric, Results, Skip, Submit, always
 from microbench.meter.sampling import NANOSECOND_S, shortened
 

@@ -14,8 +14,7 @@ Reading
 
 from typing import get_args
 
-from microbench.experiments.link.batch import BatchWay, batched_copy
-from microbench.experiments.link.pipeline import pieces
+from microbench.experiments.link.pipeline import BatchWay, batched_copy, pieces
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
 

@@ -15,9 +15,9 @@ Reading
 import msgspec
 import numpy as np
 
+from microbench.experiments.link.concurrent import duplex_copies
 from microbench.experiments.link.copies import others_busy
-from microbench.experiments.link.duplex import duplex_copies
-from microbench.gpu.protocol.transfer import Direction, FloatArray
+from microbench.gpu.protocol.gpu import Direction, FloatArray
 from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Sample, Work
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 

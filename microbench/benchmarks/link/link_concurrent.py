@@ -14,10 +14,9 @@ Reading
 import msgspec
 
 from microbench.core.model import Environment, Metric, Work
-from microbench.experiments.link.boards import visible_gpus
-from microbench.experiments.link.concurrent import Concurrent, concurrent_copies
+from microbench.experiments.link.concurrent import Concurrent, concurrent_copies, visible_gpus
 from microbench.experiments.link.copies import others_busy
-from microbench.gpu.protocol.transfer import Direction
+from microbench.gpu.protocol.gpu import Direction
 from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Meter, Params, Results, Sample
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 

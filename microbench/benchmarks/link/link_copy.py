@@ -12,7 +12,7 @@ Reading
 """
 
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.transfer import Direction, HostMemory
+from microbench.gpu.protocol.gpu import Direction, HostMemory
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
 MEMORIES = ("pinned", "pageable", "write_combined", "registered")

@@ -18,15 +18,13 @@ import numpy as np
 
 from microbench.core.ops import IntArray, Memset
 from microbench.experiments.launch.exchanges import flag_round_trips
-from microbench.experiments.link.chase import Order, host_chase, read_latency
+from microbench.experiments.link.chase import LINE_BYTES, Order, host_chase, read_latency
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.transfer import Direction, Transfer
+from microbench.gpu.protocol.gpu import Direction, Transfer
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measurement, Meter, Metric, Params, Results
 from microbench.meter.sampling import seconds
 from microbench.meter.transfers import HOST_BATCH, verified
 
-STRIDE_BYTES = 128
-READS = 100
 EXCHANGES = 100
 SMALL_BYTES = 4
 SMALL: dict[str, Direction] = {"copy_h2d": "h2d", "copy_d2h": "d2h"}
@@ -43,8 +41,8 @@ def combines(params: Params) -> bool:
 
 def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Results:
     if what == "host_read":
-        yield read_latency(meter, "latency", host_chase(gpu, footprint_bytes, STRIDE_BYTES, order), READS)
-        yield Fact("stride_bytes", STRIDE_BYTES, source="a line holds the address of the next")
+        yield read_latency(meter, host_chase(gpu, footprint_bytes, order))
+        yield Fact("stride_bytes", LINE_BYTES, source="a line holds the address of the next")
     elif what == "flag":
         flag_round_trips(gpu, EXCHANGES)
         found = meter.collect_stamps(

@@ -11,7 +11,7 @@ Reading
 
 from microbench.core.model import Environment, Metric
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.transfer import Direction
+from microbench.gpu.protocol.gpu import Direction
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Params, Results, moved
 
 

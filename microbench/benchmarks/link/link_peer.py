@@ -22,8 +22,6 @@ from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Meter, Params,
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
 MOST_GPUS = 16
-STRIDE_BYTES = 128
-READS = 100
 SIZES = (0, 16 * MIB, 256 * MIB)
 LATENCY = "latency"
 WAYS = ("engine_read", "engine_write", "sm_read", "sm_write", "engine_both_read", "engine_both_write", LATENCY)
@@ -56,7 +54,7 @@ def bound_of(gpu: Gpu, way: PeerWay) -> str:
 
 def measure(gpu: Gpu, meter: Meter, first: int, second: int, way: PeerWay, access: str, size_bytes: int) -> Results:
     if way == LATENCY:
-        yield read_latency(meter, "latency", peer_chase(gpu, first, second, 2 * MIB, STRIDE_BYTES), READS)
+        yield read_latency(meter, peer_chase(gpu, first, second, 2 * MIB))
         return
     peer = peer_copies(gpu, first, second, way, access == "on", size_bytes)
     yield from between_gpus(meter, peer, size_bytes, bound_of(gpu, way) if access == "on" else None)

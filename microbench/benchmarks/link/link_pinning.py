@@ -12,8 +12,7 @@ Reading
     copy takes longer. Memory that is allocated once and reused is pinned only once.
 """
 
-from microbench.experiments.link.pinning import PinningWay, pinning
-from microbench.experiments.memory.allocation import Taking
+from microbench.experiments.memory.allocation import PinningWay, Taking, pinning
 from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Sample
 
 WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")

@@ -13,7 +13,7 @@ Reading
 """
 
 from microbench.experiments.link.copies import Access, kernel_copy
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.protocol.gpu import Transfer
 from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Meter, Metric, Params, Results, Skip, moved
 from microbench.meter.counters import traffic
 

@@ -11,7 +11,7 @@ Reading
     histogram with few bins is close to the first case.
 """
 
-from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
+from microbench.experiments.memory.access import AtomicType, Spread, atomics
 from microbench.experiments.memory.levels import Space
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.transfers import operated

@@ -8,7 +8,7 @@ Reading
     What is missing from the total belongs to the driver, the context, ECC that is kept in memory, or another process.
 """
 
-from microbench.experiments.memory.capacity import capacity
+from microbench.experiments.memory.allocation import capacity
 from microbench.meter.benchmark import Benchmark, Gpu, Meter, Results
 
 

@@ -14,8 +14,8 @@ Reading
 """
 
 from microbench.experiments.memory.chase import chase, chase_latency
-from microbench.experiments.memory.clusters import CHASED_BYTES, CLUSTER_BYTES, cluster_chase, read_cluster
 from microbench.experiments.memory.levels import level_rate, read_set
+from microbench.experiments.memory.shared import CHASED_BYTES, CLUSTER_BYTES, cluster_chase, read_cluster
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
 
 

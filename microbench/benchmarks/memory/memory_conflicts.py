@@ -15,7 +15,8 @@ Reading
 
 import math
 
-from microbench.experiments.memory.bank_reads import BANKS, WORD_BYTES, bank_reads
+from microbench.experiments.memory.access import WORD_BYTES
+from microbench.experiments.memory.shared import BANKS, bank_reads
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always, verified
 
 READS = 4000

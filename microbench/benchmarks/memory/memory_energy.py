@@ -12,7 +12,7 @@ Reading
 
 from typing import cast
 
-from microbench.experiments.memory.stream_arrays import StreamKernel
+from microbench.experiments.memory.stream_libraries import StreamKernel
 from microbench.experiments.memory.streams import fastest
 from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.counters import power

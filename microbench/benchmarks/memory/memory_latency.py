@@ -21,7 +21,7 @@ import numpy as np
 from microbench.core.bench import KIB, MIB, Axis, Benchmark
 from microbench.experiments.memory.chase import READS, LocalChase, chase, chase_latency
 from microbench.experiments.memory.levels import Space, answering_level
-from microbench.gpu.protocol.transfer import FloatArray
+from microbench.gpu.protocol.gpu import FloatArray
 from microbench.meter.benchmark import Fact, Gpu, Measurement, Meter, Metric, Results, verified
 from microbench.meter.sampling import per_call_distribution, stored
 

@@ -20,8 +20,7 @@ import math
 import msgspec
 import numpy as np
 
-from microbench.experiments.memory.chase import READS
-from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
+from microbench.experiments.memory.chase import READS, LoadedLevel, loaded_chase
 from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Work, always, verified
 from microbench.meter.sampling import Sample
 

@@ -13,7 +13,7 @@ Reading
 """
 
 from microbench.experiments.memory.levels import answering_level
-from microbench.experiments.memory.stream_arrays import ROLES, DataType, Implementation, StreamKernel
+from microbench.experiments.memory.stream_libraries import ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import fastest
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 

@@ -26,8 +26,7 @@ import msgspec
 import numpy as np
 
 from microbench.core.model import Fact, Measurement, Metric, Param
-from microbench.experiments.own.callables import JAX
-from microbench.experiments.own.loading import bound
+from microbench.experiments.own.callables import JAX, bound
 from microbench.experiments.own.step import NotCapturedError, OwnGraph, OwnStep, own_step
 from microbench.meter.alternating import steps
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Results, Skip
@@ -71,7 +70,10 @@ def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Para
         meter.tick("capture", 2, 0.0)
     except NotCapturedError as error:
         yield trips
-        yield from _not_captured(error)
+        yield Fact("capturable", False, source="stream capture", reason=error.blocker.error)
+        for name, words in (("blocked_line", error.blocker.line), ("blocked_call", error.blocker.call)):
+            if words:
+                yield Fact(name, words, source="stream capture")
     else:
         yield from _as_graph(meter, step, trips, graphs)
     longest_s = yield from _recorded(meter, step)
@@ -95,14 +97,6 @@ def _gpu_time(gpu: Gpu, meter: Meter, step: OwnStep, batches: tuple[int, ...]) -
     return None
 
 
-def _not_captured(error: NotCapturedError) -> Results:
-    blocker = error.blocker
-    yield Fact("capturable", False, source="stream capture", reason=blocker.error)
-    for name, words in (("blocked_line", blocker.line), ("blocked_call", blocker.call)):
-        if words:
-            yield Fact(name, words, source="stream capture")
-
-
 def _as_graph(meter: Meter, step: OwnStep, trips: Measurement, graphs: list[OwnGraph]) -> Results:
     first, graph = graphs
     yield Fact("capturable", True, source="stream capture")
@@ -117,17 +111,12 @@ def _as_graph(meter: Meter, step: OwnStep, trips: Measurement, graphs: list[OwnG
     yield msgspec.structs.replace(eager, per_call=trips.per_call)
     yield replayed
 
-    def make() -> dict[str, float]:
-        made = step.capture()
-        return {"capture": made.capture_s, "instantiate": made.instantiate_s}
-
-    rest = [make() for _ in range(CAPTURES)]
+    taken_s = [(made.capture_s, made.instantiate_s) for made in (step.capture() for _ in range(CAPTURES))]
     floors = meter.floors
-    for name in ("capture", "instantiate"):
+    for name, each_s in zip(("capture", "instantiate"), zip(*taken_s, strict=True), strict=True):
         yield Measurement(
-            name, "host", stored([one[name] for one in rest]), len(rest), floor_s=floors.timer_call_s,
-            resolution=floors.timer_step_s,
-        )  # fmt: skip
+            name, "host", stored(each_s), CAPTURES, floor_s=floors.timer_call_s, resolution=floors.timer_step_s
+        )
 
 
 def _names(graph: OwnGraph) -> str:

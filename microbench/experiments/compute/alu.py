@@ -29,6 +29,10 @@ CHECKED_REPEATS = (1, 3)
 KINDS: dict[AluOperation, int] = {operation: kind for kind, operation in enumerate(get_args(AluOperation))}
 FMA = ("fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2")
 INTEGER = ("mad_int32", "add_int32")
+# The type of a register; of all other operations it is uint32.
+REGISTERS: dict[AluOperation, npt.DTypeLike] = {
+    "fma_fp64": np.float64, "fma_fp32": np.float32, "exp2_fp32": np.float32, "rsqrt_fp32": np.float32,
+}  # fmt: skip
 # x after one instruction of a special function.
 FUNCTIONS: dict[AluOperation, Callable[[Floats], Floats]] = {
     "exp2_fp32": lambda x: np.exp2(-x),
@@ -61,7 +65,7 @@ class _Kernel:
         self.blocks = op.grid_blocks
         function = case.function("alu", kernel, KIND=KINDS[operation])
         shared_bytes = alone_on_its_sm(case, function) if alone else 0
-        word_bytes = np.dtype(word_type(operation)).itemsize
+        word_bytes = np.dtype(REGISTERS.get(operation, np.uint32)).itemsize
         self.operands = case.device_memory(RESULT_WORDS * word_bytes)
         self._out = case.device_memory(RESULT_WORDS * word_bytes * self.blocks)
         self._stamps = case.device_memory(STAMPS.itemsize * self.blocks)
@@ -84,7 +88,7 @@ class _Kernel:
 
     def results(self) -> Bits:
         """Numbers of the last launch: x of all chains, then y, shape (blocks, 2 CHAINS, THREADS, parts)."""
-        words = self._case.read(self._out, self.blocks * RESULT_WORDS, word_type(self._operation))
+        words = self._case.read(self._out, self.blocks * RESULT_WORDS, REGISTERS.get(self._operation, np.uint32))
         return decode(self._operation, words.reshape(self.blocks, 2 * CHAINS, THREADS))
 
 
@@ -192,13 +196,6 @@ def decode(operation: AluOperation, words: Bits) -> Bits:
             return words.astype(np.float64)[..., None]
 
 
-def word_type(operation: AluOperation) -> npt.DTypeLike:
-    """The type of a register."""
-    if operation == "fma_fp64":
-        return np.float64
-    return np.float32 if operation in ("fma_fp32", "exp2_fp32", "rsqrt_fp32") else np.uint32
-
-
 def _words(operation: AluOperation, numbers: Bits) -> Bits:
     """Numbers of shape (THREADS, parts) as one word each."""
     match operation:
@@ -209,7 +206,7 @@ def _words(operation: AluOperation, numbers: Bits) -> Bits:
             upper = (numbers.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
             return np.ascontiguousarray(upper).view(np.uint32)[..., 0]
         case _:
-            return numbers[..., 0].astype(word_type(operation))
+            return numbers[..., 0].astype(REGISTERS.get(operation, np.uint32))
 
 
 def compare(operation: AluOperation, operands: Operands, repeats: int, results: Bits) -> None:

@@ -92,6 +92,8 @@ class CublasLt:
         load("nvmath", INSTALL)  # by itself, to tell its absence from a broken binding
         self._lt = load("nvmath.bindings.cublasLt", INSTALL)
         self._cublas = load("nvmath.bindings.cublas", INSTALL)
+        # The errors of a call for an algorithm that cuBLASLt suggested and then does not run.
+        self.refusals: tuple[type[Exception], ...] = (self._lt.cuBLASLtError,)
         arithmetic = ARITHMETIC.get(matrices.dtype, SINGLE)
         self.alpha = np.ones(1, dtype=SCALARS[arithmetic.scalar])
         self._beta = np.zeros_like(self.alpha)
@@ -105,11 +107,6 @@ class CublasLt:
         except (RuntimeError, OSError, self._lt.cuBLASLtError) as error:  # RuntimeError: nvmath finds no library
             reason = plain(error).partition(". You can set")[0]
             raise Skip(f"cuBLASLt, {matrices.dtype}: {reason}") from error
-
-    @property
-    def refusals(self) -> tuple[type[Exception], ...]:
-        """The errors of a call for an algorithm that cuBLASLt suggested and then does not run."""
-        return (self._lt.cuBLASLtError,)
 
     def _owned(self, handle: int, destroy: Any) -> int:
         self._case.own(partial(destroy, handle))

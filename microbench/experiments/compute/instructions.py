@@ -1,18 +1,22 @@
-"""Instructions without memory traffic: what those of tensor cores and of ALUs share, and the rates that they reach."""
+"""Instructions without memory traffic and the rates that they reach; the SM clock around work, and NVML's state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from microbench.core.model import Measurement, Work
-from microbench.gpu.cuda.timing import UnitPass
-from microbench.gpu.experiment import Machine, Scoped, Skip
+from microbench.core.errors import MeasurementError
+from microbench.core.model import Measurement, Telemetry, Work
+from microbench.gpu.cuda.timing import UnitPass, alone_on_its_sm
+from microbench.gpu.experiment import Case, Launch, Machine, Parameters, Scoped, experiment, launch
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.device import Item, Load
+from microbench.gpu.fake.device import POWER_CAP, Item, Load
+from microbench.gpu.fake.machine import FakeEventPair, call_of
 from microbench.gpu.fake.transfers import Ends
+from microbench.gpu.protocol.gpu import require_capability
 from microbench.meter.sampling import NANOSECOND_S, Sample, now_s
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified
@@ -95,17 +99,8 @@ REPETITION_CYCLES = 512
 
 def prepare(machine: Machine, unit: str) -> None:
     """Let the end of the case take the time to free operands and libraries. Raises Skip for a type that is missing."""
-    costs, needed = machine.costs, SINCE.get(unit, (0, 0))
-    machine.release_ns = costs.compute.release_ns
-    if costs.compute_capability < needed:
-        raise Skip(
-            f"{unit} needs compute capability {dotted(needed)}, the simulated GPU has "
-            f"{dotted(costs.compute_capability)}"
-        )
-
-
-def dotted(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
+    machine.release_ns = machine.costs.compute.release_ns
+    require_capability(machine.costs.compute_capability, *SINCE.get(unit, (0, 0)), unit)
 
 
 class Answer(Ends):
@@ -149,3 +144,86 @@ def simulated_resident(machine: Machine, per_clock: float, joules: float, *, ten
     operations = round(REPETITION_CYCLES * per_clock)
     joules *= operations * machine.costs.sm_count
     return SimulatedResident(machine, operations / per_clock, operations, joules, tensor=tensor)
+
+
+# Tick of kernels/clock_bracket.cu.
+TICKS = np.dtype([("clock", "u8"), ("time_ns", "u8"), ("sm", "u4"), ("unused", "u4")])
+Ticks = npt.NDArray[Any]
+
+
+class ClockBracket:
+    """Two tiny kernels around a region of stream 0 that read the SMs' own counters.
+
+    After a first call of each, ``begin`` and ``end`` only launch.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case, self._blocks = case, case.sms
+        function = case.function("clock_bracket", "tick")
+        shared_bytes = alone_on_its_sm(case, function)
+        self._ticks = [case.device_memory(TICKS.itemsize * self._blocks) for _ in range(2)]
+        # One warp on each SM; its shared memory keeps other warps off.
+        op = Launch(grid_blocks=self._blocks, block_threads=32)
+        self._begin, self._end = (
+            launch(case, function, op, Parameters([(ticks,)]), shared_bytes=shared_bytes) for ticks in self._ticks
+        )
+
+    def begin(self) -> None:
+        self._begin(1)
+
+    def end(self) -> None:
+        self._end(1)
+
+    def hz(self) -> float:
+        """The mean SM clock between the two kernels: median over the SMs, in Hz. Call it when both have ended.
+
+        SMs on which only one of the kernels ran do not count.
+        """
+        first, last = (self._case.read(ticks, self._blocks, TICKS) for ticks in self._ticks)
+        return clock_hz(first, last)
+
+
+def clock_hz(first: Ticks, last: Ticks) -> float:
+    """Clock cycles over time, median over the SMs in both. Raises MeasurementError if no time passed on any."""
+    _, of_first, of_last = np.intersect1d(first["sm"], last["sm"], return_indices=True)
+    elapsed_ns = last["time_ns"][of_last].astype(np.int64) - first["time_ns"][of_first].astype(np.int64)
+    cycles = last["clock"][of_last].astype(np.int64) - first["clock"][of_first].astype(np.int64)
+    ran = elapsed_ns > 0
+    if not ran.any():
+        raise MeasurementError("the clock kernels before and after the work have no SM and no time in common")
+    return float(np.median(cycles[ran] / elapsed_ns[ran])) / NANOSECOND_S
+
+
+class SimulatedClockBracket(FakeEventPair, ClockBracket):
+    """The mean of the simulated clock between the ends of the two kernels."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine, call_of(Launch(), machine.costs))
+
+    begin = FakeEventPair.start
+    end = FakeEventPair.stop
+
+    def hz(self) -> float:
+        machine = self._machine
+        mean_hz = machine.device.governor.mean_hz(*self._ends_ns())
+        return float(np.median(machine.noise.device(mean_hz, machine.costs.sm_count)))
+
+
+clock_bracket = experiment(ClockBracket, SimulatedClockBracket)
+
+
+def simulated_state(machine: Machine) -> Telemetry:
+    """NVML overstates the clock while the tensor cores work."""
+    costs, own = machine.costs, machine.costs.compute
+    now = machine.device.governor.at(machine.clock.pass_ns(machine.noise.one(own.state_ns)))
+    excess_hz = own.nvml_excess_hz if now.tensor else 0.0
+    return Telemetry(
+        nvml_sm_clock_hz=min(now.clock_hz + excess_hz, costs.sm_clock_hz),
+        temperature_c=float(round(now.temperature_c)),
+        power_w=now.power_w,
+        throttle_reasons=(POWER_CAP,) if now.capped else (),
+    )
+
+
+# Power, temperature, clocks and throttle reasons by NVML, read while work runs. Takes microseconds.
+state = experiment(lambda case: case.board.nvml.telemetry(), simulated_state)

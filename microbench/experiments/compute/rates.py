@@ -8,8 +8,7 @@ import msgspec
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Work
-from microbench.experiments.compute.clocks import ClockBracket, clock_bracket
-from microbench.experiments.compute.instructions import as_clock
+from microbench.experiments.compute.instructions import ClockBracket, as_clock, clock_bracket
 from microbench.experiments.compute.products import Gemm, Library, Problem, free_bytes, needed_bytes
 from microbench.experiments.compute.products import problem as problem_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu
@@ -40,6 +39,7 @@ SLOTS_PER_CALL = 4
 SHORTEST_THROUGHPUT = 10
 MOST_REPLAYS = 20
 
+# Trials may last a minute. Without ticks, which have no metric, the worker would count as hung.
 TRIALS = 3
 TRIAL_S = 3e-3
 VOID_TRIALS = 3
@@ -101,7 +101,7 @@ def _working(meter: Meter, problem: Problem, library: Library, ways: Sequence[st
         except MeasurementError:
             if way == ways[-1] and not gemms:
                 raise
-        _report_life(meter, len(gemms))
+        meter.tick("trial", len(gemms), 0.0)
     return gemms
 
 
@@ -115,7 +115,7 @@ def _trial(
     def trial() -> tuple[float, float]:
         for _ in range(VOID_TRIALS):
             batch = take()
-            _report_life(meter, count)
+            meter.tick("trial", count, 0.0)
             if batch:
                 return batch["batch"] / count, batch["sm_clock"]
         raise MeasurementError("a candidate could not be tried: the gate timed out each time")
@@ -136,9 +136,9 @@ def warm(meter: Meter, gemm: Gemm, seconds: float = WARM_S) -> float:
     while now_s(meter.clock) - began_s < seconds:
         gemm.submit(min(max(round(SAMPLE_S / one_s), 1), most_queued(gemm)))
         meter.gpu.synchronize_stream()
-        _report_life(meter, 1)
+        meter.tick("trial", 1, 0.0)
     one_s = warm_s(gemm.submit)
-    _report_life(meter, 2)
+    meter.tick("trial", 2, 0.0)
     return one_s
 
 
@@ -181,11 +181,6 @@ def bracketed(meter: Meter, gemm: Gemm, bracket: ClockBracket, count: int, name:
     return take
 
 
-def _report_life(meter: Meter, calls: int) -> None:
-    """A tick without a metric. Without it the worker would count as hung, because trials may last a minute."""
-    meter.tick("trial", calls, 0.0)
-
-
 class Shape(NamedTuple):
     """Rows, columns and depth of a product."""
 
@@ -206,43 +201,43 @@ def problem_that_fits(gpu: Gpu, dtype: GemmType, shape: Shape) -> tuple[Problem,
     return problem_of(gpu, dtype, *fitting), Fact("shape", "x".join(map(str, fitting)), source=source)
 
 
-def rate_name(dtype: GemmType) -> str:
+def rate_name(problem: Problem) -> str:
     """The metric's name: rates of floating-point and of integer operations are different metrics."""
-    return "integer_rate" if dtype == "int8" else "rate"
+    return "integer_rate" if problem.matrices.dtype == "int8" else "rate"
 
 
-def work_of(dtype: GemmType, operations: int) -> Work:
+def work_of(problem: Problem) -> Work:
     """The work of one call; floating-point operations are flops."""
-    return Work(operations=operations) if dtype == "int8" else Work(flops=operations)
+    integer = problem.matrices.dtype == "int8"
+    return Work(operations=problem.operations) if integer else Work(flops=problem.operations)
 
 
-def rate(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> list[Measurement]:
+def rate(meter: Meter, gemm: Gemm) -> list[Measurement]:
     """Metrics ``rate`` or ``integer_rate`` by device events behind a gate, and ``sm_clock`` by kernels around them.
 
     Operands are new and D is poisoned before; D is compared after the samples.
     """
-    calls, batch = batches(meter, gemm, dtype)
+    calls, batch = batches(meter, gemm)
     gemm.fresh()
     warm(meter, gemm)
-    timed, clock = meter.collect_each(
-        (rate_name(dtype), "sm_clock"), batch, clock="device", calls=calls, floor_s=meter.floors.event_pair_s
-    )
-    timed = msgspec.structs.replace(timed, work=work_of(dtype, operations), bound=f"gemm:{dtype}")
+    names, floor_s = (rate_name(gemm.problem), "sm_clock"), meter.floors.event_pair_s
+    timed, clock = meter.collect_each(names, batch, clock="device", calls=calls, floor_s=floor_s)
+    timed = msgspec.structs.replace(timed, work=work_of(gemm.problem), bound=f"gemm:{gemm.problem.matrices.dtype}")
     return [*verified([timed], gemm.check()), as_clock(clock)]
 
 
-def batches(meter: Meter, gemm: Gemm, dtype: GemmType, seconds: float = SAMPLE_S) -> tuple[int, Callable[[], Sample]]:
+def batches(meter: Meter, gemm: Gemm, seconds: float = SAMPLE_S) -> tuple[int, Callable[[], Sample]]:
     """The calls of a gated batch of about ``seconds``, and the function that times one."""
     calls = min(max(round(seconds / warm(meter, gemm, 0.0)), 1), most_queued(gemm))
-    return calls, bracketed(meter, gemm, clock_bracket(meter.gpu), calls, rate_name(dtype))
+    return calls, bracketed(meter, gemm, clock_bracket(meter.gpu), calls, rate_name(gemm.problem))
 
 
-def powered(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> Iterator[Measurement | Fact]:
+def powered(meter: Meter, gemm: Gemm) -> Iterator[Measurement | Fact]:
     """The metrics of ``rate``, then ``power`` and ``energy`` of an operation over seconds of the same work.
 
     If the GPU has no energy counter, a fact ``power`` says why.
     """
-    yield from rate(meter, gemm, dtype, operations)
+    yield from rate(meter, gemm)
     try:
         meter.gpu.energy_j()
     except Skip as skip:  # a MIG instance, or no NVML: the rate is still valid
@@ -250,7 +245,7 @@ def powered(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> Itera
         return
     gemm.fresh()
     one_s = warm(meter, gemm, 0.0)
-    drawn = list(power(meter, gemm.submit, one_s, operations))
-    if dtype == "int8":
+    drawn = list(power(meter, gemm.submit, one_s, gemm.problem.operations))
+    if gemm.problem.matrices.dtype == "int8":
         drawn[-1] = msgspec.structs.replace(drawn[-1], metric="integer_energy")
     yield from verified(drawn, gemm.check())

@@ -9,10 +9,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.experiments.compute.instructions import Resident, SimulatedResident, dotted, prepare, simulated_resident
+from microbench.experiments.compute.instructions import Resident, SimulatedResident, prepare, simulated_resident
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.cuda.timing import STAMPS, UnitPass, pass_of, stamped
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, experiment
+from microbench.gpu.protocol.gpu import require_capability
 
 # wgmma of warpgroups, from shared memory (9.0a only), and mma of warps, from registers.
 TensorPath = Literal["wgmma", "mma"]
@@ -66,11 +67,11 @@ def simulated_tensor(
     capability, costs = machine.costs.compute_capability, machine.costs.compute
     if sparse and dtype not in SPARSE_KINDS:
         raise Skip(f"the simulated GPU has no sparse {dtype}")
-    if sparse and capability < SPARSE_SINCE:
-        raise Skip(f"sparse tensor instructions need compute capability {dotted(SPARSE_SINCE)}")
+    if sparse:
+        require_capability(capability, *SPARSE_SINCE, "sparse mma")
     has_wgmma = capability[0] == WGMMA_ARCHITECTURE and dtype != "fp64"
     if path == "wgmma" and not has_wgmma:
-        raise Skip(f"the simulated GPU of compute capability {dotted(capability)} has no wgmma of {dtype}")
+        raise Skip(f"the simulated GPU of compute capability {'.'.join(map(str, capability))} has no wgmma of {dtype}")
     share = costs.mma_share if path == "mma" and has_wgmma else 1.0
     gain, joules = (costs.sparse_gain, costs.sparse_energy_share) if sparse else (1.0, 1.0)
     per_clock = gain * share * costs.tensor_per_clock[dtype]
@@ -182,7 +183,7 @@ def wgmma_plan(dtype: TensorType, seed: int, *, skips: bool = False) -> Plan:
         groups=WARPGROUPS,
         result_words=WGMMA_COLUMNS // 2 // (2 if dtype == "fp16_acc16" else 1),
         warp_rows=WARP_ROWS,
-        result=result_type(dtype),
+        result=RESULT_TYPES.get(dtype, np.float32),
         shared_bytes=shared_bytes + ALIGNMENT_BYTES,
         operations=2 * WARPGROUPS * WGMMA_ROWS * WGMMA_COLUMNS * second.values.shape[1] * WGMMA_TIMES,
     )
@@ -215,7 +216,7 @@ def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...], *, skips
         groups=MMA_WARPS,
         result_words=product.size // WARP_THREADS // (2 if dtype == "fp16_acc16" else 1),
         warp_rows=rows,
-        result=result_type(dtype),
+        result=RESULT_TYPES.get(dtype, np.float32),
         shared_bytes=0,
         operations=2 * product.size * together.shape[1] * times * MMA_WARPS,
     )
@@ -252,9 +253,7 @@ def place_words(places: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     return words
 
 
-def result_type(dtype: TensorType) -> npt.DTypeLike:
-    """The type of a thread's result words."""
-    return {"fp64": np.float64, "int8": np.int32, "fp16_acc16": np.uint32}.get(dtype, np.float32)
+RESULT_TYPES: dict[TensorType, npt.DTypeLike] = {"fp64": np.float64, "int8": np.int32, "fp16_acc16": np.uint32}
 
 
 def swizzled(raw: Bytes) -> Bytes:

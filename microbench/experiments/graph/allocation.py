@@ -157,9 +157,7 @@ class SimulatedAllocatingStep(AllocatingStep):
         return self._size_bytes if self._way.endswith("outside") else self._pages * PAGE_BYTES
 
     def check(self) -> str:
-        self.submit(1)
-        self._machine.synchronize()
-        return CHECKED
+        return self._machine.ran(CHECKED, self.submit)
 
 
 allocating_step = experiment(AllocatingStep, SimulatedAllocatingStep)

@@ -57,7 +57,6 @@ class Words:
 
 
 def wrong(what: str, seen: object, wanted: object) -> MeasurementError:
-    """The error for an unexpected effect."""
     return MeasurementError(f"{what}: {seen} where {wanted} should be")
 
 
@@ -79,6 +78,9 @@ class Effects(Protocol):
 def fresh(random: np.random.Generator) -> int:
     """A value that was not used before."""
     return int(random.integers(1, 1 << 30))
+
+
+Append = Callable[[Case, Words, int], CallRow]
 
 
 def append(case: Case, words: Words, index: int) -> CallRow:
@@ -105,13 +107,7 @@ class Appends:
     how = "each node added 1 to what the one before had written"
 
     def __init__(
-        self,
-        case: Case,
-        count: int,
-        *,
-        pinned: bool = False,
-        skipped: bool = False,
-        call: Callable[[Case, Words, int], CallRow] = append,
+        self, case: Case, count: int, *, pinned: bool = False, skipped: bool = False, call: Append = append
     ) -> None:
         self.case, self.count, self._call = case, count, call
         self.words = [Words(case, count + 1, pinned=pinned) for _ in range(2)]

@@ -21,8 +21,27 @@ from microbench.gpu.cuda.context import Context
 from microbench.gpu.cuda.submit import bind_launch
 from microbench.gpu.cuda.timing import SmClock
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, experiment
-from microbench.gpu.fake.environment import SIMULATED
+from microbench.gpu.fake.gpu import SIMULATED
+from microbench.host import affinity
 from microbench.host.affinity import pin
+
+
+def real_core_interrupts(case: Case) -> int:
+    """Interrupts of the core that submits, so far. Raises Skip if the kernel does not say."""
+    return affinity.core_interrupts(case.board.cores.worker_core)
+
+
+def preemptions(machine: Machine) -> int:
+    """How many of the late host calls count as preemptions; the others count as interrupts."""
+    return round(machine.noise.late * machine.costs.preempted_share)
+
+
+thread_state = experiment(
+    lambda case: affinity.thread_state(),
+    lambda machine: affinity.ThreadState(waits=0, preemptions=preemptions(machine)),
+)
+core_interrupts = experiment(real_core_interrupts, lambda machine: machine.noise.late - preemptions(machine))
+
 
 MODULE = "microbench.experiments.launch.second_process"
 READY = b"the first kernels have run\n"
@@ -74,12 +93,28 @@ def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=variables) as process,
     ):
         try:
-            _wait_until_ready(process, errors)
+            assert process.stdout is not None
+            heard, deadline_s = b"", time.monotonic() + START_S
+            while READY not in heard:
+                left_s = max(deadline_s - time.monotonic(), 0.0)
+                if not select.select([process.stdout], [], [], left_s)[0]:
+                    late = f"the second process launched nothing within {START_S:g} s"
+                    raise MeasurementError(f"{late}{_last_words(errors)}")
+                data = os.read(process.stdout.fileno(), 4096)
+                if not data:
+                    with suppress(subprocess.TimeoutExpired):  # stderr may come after the end of stdout
+                        process.wait(END_S)
+                    raise MeasurementError(f"the second process did not start{_last_words(errors)}")
+                heard += data
             yield process
             if process.poll() is not None:
                 raise MeasurementError(f"the second process ended too early{_last_words(errors)}")
         finally:
-            _end(process)
+            assert process.stdin is not None
+            process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+            process.kill()
 
 
 def through_mps(context: Context) -> Fact:
@@ -90,35 +125,11 @@ def through_mps(context: Context) -> Fact:
         return Fact("mps", None, source=MPS_SOURCE, reason=str(error))
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-    assert process.stdout is not None
-    heard, deadline_s = b"", time.monotonic() + START_S
-    while READY not in heard:
-        left_s = max(deadline_s - time.monotonic(), 0.0)
-        if not select.select([process.stdout], [], [], left_s)[0]:
-            raise MeasurementError(f"the second process launched nothing within {START_S:g} s{_last_words(errors)}")
-        data = os.read(process.stdout.fileno(), 4096)
-        if not data:
-            with suppress(subprocess.TimeoutExpired):  # stderr may come after the end of stdout
-                process.wait(END_S)
-            raise MeasurementError(f"the second process did not start{_last_words(errors)}")
-        heard += data
-
-
 def _last_words(errors: IO[bytes]) -> str:
     errors.seek(0)
     lines = errors.read().decode(errors="replace").split("\n")
     last = next((line for line in reversed(lines) if line.strip()), "")
     return f": {plain(last)}" if last else ""
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the process ends, and kill it if it does not."""
-    assert process.stdin is not None
-    process.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_S)
-    process.kill()
 
 
 def main(uuid: str, cpu: int) -> None:

@@ -11,35 +11,35 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Measurement
 from microbench.gpu.cuda.buffers import HostBuffer
 from microbench.gpu.experiment import Case, IntArray, Launch, Machine, Parameters, Scoped, experiment, launch
-from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.transfers import evenly, require_host_memory
+from microbench.gpu.protocol.gpu import FloatArray
 from microbench.meter.sampling import NANOSECOND_S, per_call_distribution
 from microbench.meter.timer import Meter
 
 Order = Literal["sequential", "random"]
 
-WORD_BYTES = 8
+LINE_BYTES, WORD_BYTES = 128, 8
 SEED = 20240229
-SINGLE_READS = 2000
+READS, SINGLE_READS = 100, 2000  # of a walk
 Lines = npt.NDArray[np.int64]
 
 
-def line_count(footprint_bytes: int, stride_bytes: int) -> int:
+def line_count(footprint_bytes: int) -> int:
     """How many whole lines a footprint has. Raises Skip if there is none."""
-    if footprint_bytes < stride_bytes:
-        raise Skip(f"{footprint_bytes} B hold no line of {stride_bytes} B to walk through")
-    return footprint_bytes // stride_bytes
+    if footprint_bytes < LINE_BYTES:
+        raise Skip(f"{footprint_bytes} B hold no line of {LINE_BYTES} B to walk through")
+    return footprint_bytes // LINE_BYTES
 
 
-def order_of_lines(footprint_bytes: int, stride_bytes: int, order: Order) -> Lines:
+def order_of_lines(footprint_bytes: int, order: Order) -> Lines:
     """The order in which the whole lines of a footprint are visited, each once. Raises Skip if there is none."""
-    lines = np.arange(line_count(footprint_bytes, stride_bytes), dtype=np.int64)
+    lines = np.arange(line_count(footprint_bytes), dtype=np.int64)
     return lines if order == "sequential" else np.random.default_rng(SEED).permutation(lines)
 
 
-def chain(words: npt.NDArray[np.uint64], visits: Lines, base: int, stride_bytes: int) -> None:
+def chain(words: npt.NDArray[np.uint64], visits: Lines, base: int) -> None:
     """Write the address of the next line to the first word of each line; ``words`` are the memory at ``base``."""
-    words[visits * (stride_bytes // WORD_BYTES)] = (base + np.roll(visits, -1) * stride_bytes).astype(np.uint64)
+    words[visits * (LINE_BYTES // WORD_BYTES)] = (base + np.roll(visits, -1) * LINE_BYTES).astype(np.uint64)
 
 
 def words_at(address: int, size_bytes: int) -> npt.NDArray[np.uint64]:
@@ -53,16 +53,15 @@ class Chase:
     It reads in stream 0. The context of the walking GPU must be current when a method is called.
     """
 
-    def __init__(self, case: Case, visits: Lines, base: int, stride_bytes: int) -> None:
+    def __init__(self, case: Case, visits: Lines, base: int) -> None:
         self._case = case
         self._visits = visits
         self._base = base
-        self._stride_bytes = stride_bytes
         self._at = 0
         self.blocks = case.sms
         self._place = case.device_memory(WORD_BYTES)
         self._out = case.device_memory(WORD_BYTES * (self.blocks + 1))
-        case.upload(self._place, np.array([base + int(visits[0]) * stride_bytes], dtype=np.uint64))
+        case.upload(self._place, np.array([base + int(visits[0]) * LINE_BYTES], dtype=np.uint64))
         self._walk = case.function("link", "walk")
         self._walk_stamped = case.function("link", "walk_stamped")
 
@@ -97,29 +96,27 @@ class Chase:
     def _arrive(self, reads: int) -> None:
         """Raise MeasurementError unless the walk ended at the expected line."""
         self._at = (self._at + reads) % len(self._visits)
-        wanted = self._base + int(self._visits[self._at]) * self._stride_bytes
+        wanted = self._base + int(self._visits[self._at]) * LINE_BYTES
         place = int(self._case.read(self._place, 1, np.uint64)[0])
         if place != wanted:
             raise MeasurementError(f"the walk ended at {place:#x} where {wanted:#x} should be")
 
 
-def _host_chase(case: Case, footprint_bytes: int, stride_bytes: int, order: Order) -> Chase:
-    """Dependent reads of pinned host memory, one line every ``stride_bytes``. Raises Skip for less than a line."""
-    visits = order_of_lines(footprint_bytes, stride_bytes, order)
+def _host_chase(case: Case, footprint_bytes: int, order: Order) -> Chase:
+    """Dependent reads of pinned host memory, one of each line. Raises Skip for less than a line."""
+    visits = order_of_lines(footprint_bytes, order)
     buffer = HostBuffer(case, "pinned", footprint_bytes)
     base = buffer.device_address or buffer.address
     # In place: the room for a second buffer of that size has not been checked.
-    chain(words_at(buffer.address, len(visits) * stride_bytes), visits, base, stride_bytes)
-    return Chase(case, visits, base, stride_bytes)
+    chain(words_at(buffer.address, len(visits) * LINE_BYTES), visits, base)
+    return Chase(case, visits, base)
 
 
 class SimulatedChase(Scoped, Chase):
     """Reads of ``read_ns`` each; ``miss_ns`` longer beyond the reach of address translations."""
 
-    def __init__(
-        self, machine: Machine, footprint_bytes: int, stride_bytes: int, read_ns: float, miss_ns: float
-    ) -> None:
-        line_count(footprint_bytes, stride_bytes)
+    def __init__(self, machine: Machine, footprint_bytes: int, read_ns: float, miss_ns: float) -> None:
+        line_count(footprint_bytes)
         super().__init__(machine)
         self.blocks = machine.costs.sm_count
         self._footprint_bytes = footprint_bytes
@@ -145,29 +142,30 @@ class SimulatedChase(Scoped, Chase):
         return times_ns.round().astype(np.int64)
 
 
-def _simulated_host_chase(machine: Machine, footprint_bytes: int, stride_bytes: int, order: Order) -> Chase:
+def _simulated_host_chase(machine: Machine, footprint_bytes: int, order: Order) -> Chase:
     """In sequential order a page is translated once for many reads, which costs nothing visible."""
     costs = machine.costs
     require_host_memory(costs, "pinned", footprint_bytes)
     miss_ns = costs.links.translation_miss_ns if order == "random" else 0.0
-    return SimulatedChase(machine, footprint_bytes, stride_bytes, costs.host_read_ns, miss_ns)
+    return SimulatedChase(machine, footprint_bytes, costs.host_read_ns, miss_ns)
 
 
 host_chase = experiment(_host_chase, _simulated_host_chase)
 
 
-def read_latency(meter: Meter, metric: str, chase: Chase, reads: int) -> Measurement:
-    """Seconds of one dependent read. A sample is the mean over walks from every SM; percentiles are of single reads."""
-    chase.walks_ns(reads)
+def read_latency(meter: Meter, chase: Chase) -> Measurement:
+    """Metric ``latency`` of one dependent read. A sample is the mean over walks from every SM; percentiles are of
+    single reads."""
+    chase.walks_ns(READS)
 
     def take() -> Sequence[float]:
-        return (float(chase.walks_ns(reads).sum()) * NANOSECOND_S,)
+        return (float(chase.walks_ns(READS).sum()) * NANOSECOND_S,)
 
     return meter.collect(
-        metric,
+        "latency",
         take,
         clock="device",
-        calls=chase.blocks * reads,
+        calls=chase.blocks * READS,
         verified="every walk ended at its line",
         needs_verification=True,
         per_call=lambda: per_call_distribution(chase.each_ns(SINGLE_READS) * NANOSECOND_S),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from microbench.core.model import Fact
 from microbench.core.units import plain
-from microbench.experiments.link.boards import LinkedGpu, board, gpus, require_gpus
+from microbench.experiments.link.concurrent import LinkedGpu, board, gpus, require_gpus
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.submit import CallRow, as_int64
 from microbench.gpu.experiment import Case, IntArray, Machine, MeasurementError, Scoped, Skip, driver, experiment, loops
@@ -272,12 +272,7 @@ class Collective:
 
 
 def _python_call(
-    nccl: Any,
-    name: CollectiveName,
-    communicator: Any,
-    stream: int,
-    arrays: tuple[Any, Any],
-    peers: tuple[int, int],
+    nccl: Any, name: CollectiveName, communicator: Any, stream: int, arrays: tuple[Any, Any], peers: tuple[int, int]
 ) -> Callable[[], object]:
     """One rank's call by nccl4py. The first array is sent, to the first rank."""
     send, receive = arrays

@@ -12,7 +12,7 @@ from microbench.gpu.experiment import Case, Skip, Submit, check, driver, experim
 from microbench.gpu.fake.costs import Traffic
 from microbench.gpu.fake.machine import FakeProgram, Machine, call_of
 from microbench.gpu.fake.transfers import WARP_THREADS, FakeTransfer, require_host_memory
-from microbench.gpu.protocol.transfer import Direction, HostMemory, Transfer
+from microbench.gpu.protocol.gpu import Direction, HostMemory, Transfer
 
 Access = Literal["read", "write"]
 DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")

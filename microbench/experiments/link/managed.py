@@ -15,7 +15,7 @@ from microbench.gpu.experiment import Case, Item, MeasurementError, Skip, check,
 from microbench.gpu.fake.costs import Traffic
 from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.fake.transfers import Ends, require_host_memory
-from microbench.gpu.protocol.transfer import Direction
+from microbench.gpu.protocol.gpu import Direction
 from microbench.host.memory import require_room
 from microbench.host.native import c_address
 
@@ -58,7 +58,6 @@ class Managed:
         self._patterns.fill(pages, self._size_bytes, SEED)
 
     def _prefetch_ns(self, *, to_device: bool) -> int:
-        """Prefetch all of it and wait; returns the host time."""
         arguments = [self._pages, self._size_bytes, self._device if to_device else HOST, self._stream]
         return round_trip_ns(DriverSubmit("cuMemPrefetchAsync", arguments, stream=self._stream))
 

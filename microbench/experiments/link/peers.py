@@ -6,10 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from microbench.experiments.link.boards import LinkedGpu, board, enable_peers, require_pair
-from microbench.experiments.link.chase import WORD_BYTES, Chase, SimulatedChase, chain, order_of_lines
+from microbench.experiments.link.chase import LINE_BYTES, WORD_BYTES, Chase, SimulatedChase, chain, order_of_lines
+from microbench.experiments.link.concurrent import LinkedGpu, Movements, between, board, enable_peers, require_pair
 from microbench.experiments.link.copies import copy_by_sms
-from microbench.experiments.link.simulated_wires import Movements, between
 from microbench.gpu.cuda.timing import elapsed_s
 from microbench.gpu.experiment import Case, IntArray, Machine, check, driver, experiment
 
@@ -41,7 +40,6 @@ class Flow:
         check(driver.cuMemcpyPeerAsync(self._to, to, self._from, source, self._size_bytes, self._mover.stream))
 
     def by_sms(self) -> Callable[[], None]:
-        """One copy by all of the mover's SMs."""
         with self._mover.current():
             submit = copy_by_sms(self._mover.case, self._from, self._to, self._size_bytes, SM_WIDTH_BYTES)
         return partial(submit, 1)
@@ -120,17 +118,17 @@ class Peer:
 class PeerChase(Chase):
     """Dependent reads of the second GPU's memory by the first, in address order."""
 
-    def __init__(self, case: Case, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> None:
+    def __init__(self, case: Case, first: int, second: int, footprint_bytes: int) -> None:
         self._first, other = board(case, first), board(case, second)
         case.once(enable_peers, first, second)
-        visits = order_of_lines(footprint_bytes, stride_bytes, "sequential")
-        words = np.zeros(len(visits) * stride_bytes // WORD_BYTES, dtype=np.uint64)
+        visits = order_of_lines(footprint_bytes, "sequential")
+        words = np.zeros(len(visits) * LINE_BYTES // WORD_BYTES, dtype=np.uint64)
         with other.current():
             base = other.case.device_memory(footprint_bytes)
-            chain(words, visits, base, stride_bytes)
+            chain(words, visits, base)
             other.case.upload(base, words)
         with self._first.current():
-            super().__init__(self._first.case, visits, base, stride_bytes)
+            super().__init__(self._first.case, visits, base)
 
     def walks_ns(self, reads: int) -> IntArray:
         with self._first.current():
@@ -162,9 +160,9 @@ class SimulatedPeer(Movements, Peer):
         return None if ends_s is None else float(ends_s[0][-1]) + self._machine.costs.gap_event_ns * 1e-9
 
 
-def _simulated_peer_chase(machine: Machine, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> Chase:
+def _simulated_peer_chase(machine: Machine, first: int, second: int, footprint_bytes: int) -> Chase:
     require_pair(machine, first, second)
-    return SimulatedChase(machine, footprint_bytes, stride_bytes, machine.costs.links.peer_read_ns, 0.0)
+    return SimulatedChase(machine, footprint_bytes, machine.costs.links.peer_read_ns, 0.0)
 
 
 peer_copies = experiment(Peer, SimulatedPeer)

@@ -8,10 +8,9 @@ from microbench.gpu.cuda.buffers import HostBuffer
 from microbench.gpu.cuda.context import check, device_uuid
 from microbench.gpu.cuda.timing import NANOSECOND_S
 from microbench.gpu.experiment import Case, IntArray, Machine, driver, experiment
-from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
-from microbench.gpu.machine.counters import counters_risen, link_counters
-from microbench.gpu.machine.paths import path_facts
-from microbench.gpu.machine.topology import link_facts_now
+from microbench.gpu.fake.gpu import GENERATION, LANES, SIMULATED, bus_id
+from microbench.gpu.machine.nvml import counters_risen, link_counters
+from microbench.gpu.machine.topology import link_facts_now, path_facts
 
 LOAD_BYTES = 64 << 20
 # Reading the facts takes some 20 ms, the first time longer; a link that has come up slow must not take minutes.
@@ -107,13 +106,12 @@ def _simulated_state(machine: Machine) -> tuple[Fact, ...]:
         known |= {f"topology_gpu{gpu}": f"NV{links.nvlinks}" for gpu in range(1, costs.gpus)}
     unknown = UNKNOWN if several else UNKNOWN | NO_NVLINK
     return (
-        *(Fact(name, value, SIMULATED, unit=_unit(name)) for name, value in known.items()),
+        *(
+            Fact(name, value, SIMULATED, unit=next((unit for end, unit in UNITS.items() if name.endswith(end)), ""))
+            for name, value in known.items()
+        ),
         *(Fact(name, None, SIMULATED, reason=reason) for name, reason in unknown.items()),
     )
-
-
-def _unit(name: str) -> str:
-    return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
 
 
 link_state = experiment(_state, _simulated_state)

@@ -8,7 +8,7 @@ from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.experiment import Case, Item, Submit, check, driver, experiment
 from microbench.gpu.fake.machine import Call, Machine, call_of
 from microbench.gpu.fake.transfers import FakeTransfer
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.protocol.gpu import Transfer
 
 EngineWay = Literal["copy", "copy_2d", "memset"]
 

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.units import size
-from microbench.experiments.memory.levels import Duration, SimulatedLevel, StampedLevel, Words, duration_of
-from microbench.gpu.cuda.buffers import Patterns
+from microbench.experiments.memory.levels import Duration, SimulatedLevel, StampedLevel, Words, duration_of, fill_tiles
 from microbench.gpu.cuda.timing import alone_on_its_sm
-from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Parameters, Skip, experiment, launch, run
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Parameters, Skip, experiment, launch
+from microbench.gpu.protocol.gpu import require_capability
 
 # How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread requests.
 Filling = Literal["load", "async", "bulk"]
@@ -88,13 +88,9 @@ class FilledPieces(StampedLevel):
         here = alone_on_its_sm(case, function)
         if here < shared_bytes(way):
             raise Skip(f"a block has {size(here)} of shared memory here, {NAMES[way]} is measured with more")
-        set_bytes = pieces * piece_bytes
-        base, rows = case.device_memory(set_bytes), set_bytes // ROW_BYTES
-        Patterns(case).fill(base, set_bytes, SEED)
-        row_sums = case.device_memory(4 * rows)
-        vectors = ROW_BYTES // VECTOR_BYTES
-        run(case, case.function("memory_levels", "tile_sums"), rows, WARP_THREADS, (SEED, vectors, row_sums))
-        self._sums = prefix_sums(way, piece_bytes, case.read(row_sums, rows, np.uint32))
+        rows, vectors = pieces * piece_bytes // ROW_BYTES, ROW_BYTES // VECTOR_BYTES
+        base, row_sums = fill_tiles(case, rows, vectors, SEED, WARP_THREADS)
+        self._sums = prefix_sums(way, piece_bytes, row_sums)
         self._row = Parameters([(base, pieces, 0, self._out)])
         shape = Launch(grid_blocks=self.sms, block_threads=WARPS[way] * WARP_THREADS)
         self._submit = launch(case, function, shape, self._row, shared_bytes=here)
@@ -113,9 +109,8 @@ class SimulatedFill(SimulatedLevel):
     """Pieces of the set pass through the same path, at most as fast as an SM can request bulk copies."""
 
     def __init__(self, machine: Machine, way: Filling, piece_bytes: int, footprint_bytes: int) -> None:
-        costs, memory = machine.costs, machine.costs.memory
-        if costs.compute_capability < SINCE[way]:
-            raise Skip(f"{NAMES[way]} needs compute capability {'.'.join(map(str, SINCE[way]))}")
+        memory = machine.costs.memory
+        require_capability(machine.costs.compute_capability, *SINCE[way], NAMES[way])
         require_piece(piece_bytes)
         super().__init__(machine, "global", max(footprint_bytes, memory.l1_bytes + 1))
         self._tile_cycles *= piece_bytes / self.tile_bytes / memory.fill_share[way]

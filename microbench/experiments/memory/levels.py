@@ -87,7 +87,6 @@ class StampedLevel(Level):
         self._out = case.device_memory(STAMPS.itemsize * sms)
 
     def _stamps(self, submit: Submit) -> npt.NDArray[Any]:
-        """Launch the kernel once and wait for it."""
         self._case.clear(self._out, STAMPS.itemsize * self.sms)
         return stamped(self._case, submit, self._out, self.sms)
 
@@ -101,12 +100,12 @@ def duration_of(stamps: npt.NDArray[Any]) -> Duration:
     return Duration(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)
 
 
-def fill_tiles(case: Case, tiles: int, vectors: int) -> tuple[int, Words]:
+def fill_tiles(case: Case, tiles: int, vectors: int, seed: int = READ_SEED, threads: int = 256) -> tuple[int, Words]:
     """The address of a set with a pattern, and the sum of each tile of that many vectors, from the pattern alone."""
     base = case.device_memory(tiles * vectors * VECTOR_BYTES)
-    Patterns(case).fill(base, tiles * vectors * VECTOR_BYTES, READ_SEED)
+    Patterns(case).fill(base, tiles * vectors * VECTOR_BYTES, seed)
     sums = case.device_memory(4 * tiles)
-    run(case, case.function("memory_levels", "tile_sums"), tiles, 256, (READ_SEED, vectors, sums))
+    run(case, case.function("memory_levels", "tile_sums"), tiles, threads, (seed, vectors, sums))
     each: Words = case.read(sums, tiles, np.uint32)
     return base, each
 

@@ -4,18 +4,131 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from microbench.core.units import plain
-from microbench.experiments.memory.stream_arrays import ROLES, SCALAR, Arrays, DataType, StreamKernel
-from microbench.gpu.experiment import Case, Skip, Submit, check, driver
+from microbench.gpu.cuda.buffers import NOTHING_WRONG
+from microbench.gpu.experiment import Case, MeasurementError, Skip, Submit, check, driver, run
 from microbench.gpu.layers import cupy as cupy_layer
 from microbench.gpu.layers import numba as numba_layer
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, load
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.protocol.gpu import Transfer
+
+StreamKernel = Literal["read", "write", "copy", "scale", "add", "triad", "dot"]
+DataType = Literal["fp64", "fp32", "fp16", "int8"]
+Implementation = Literal["cuda", "cupy", "numba"]
+
+ELEMENT_BYTES: dict[DataType, int] = {"fp64": 8, "fp32": 4, "fp16": 2, "int8": 1}
+SCALAR = 3
+POISON = 101  # no kernel computes it from values below 16
+BLOCK_THREADS = 256
+BLOCKS = 1024
+WORD_BYTES = 8
+
+
+class Roles(NamedTuple):
+    """Names of the arrays that a kernel reads first and second, and of the array that it writes: a constant + a factor
+    x the first array + a factor x the second array."""
+
+    first: str | None
+    second: str | None
+    out: str | None
+    constant: int = 0
+    by_first: int = 0
+    by_second: int = 0
+
+    @property
+    def read(self) -> int:
+        return (self.first is not None) + (self.second is not None)
+
+    @property
+    def written(self) -> int:
+        return int(self.out is not None)
+
+
+# As in STREAM: read sum(a), write a = s, copy c = a, scale b = s c, add c = a + b, triad a = b + s c, dot sum(a b).
+ROLES: dict[StreamKernel, Roles] = {
+    "read": Roles("a", None, None),
+    "write": Roles(None, None, "a", constant=SCALAR),
+    "copy": Roles("a", None, "c", by_first=1),
+    "scale": Roles("c", None, "b", by_first=SCALAR),
+    "add": Roles("a", "b", "c", by_first=1, by_second=1),
+    "triad": Roles("b", "c", "a", by_first=1, by_second=SCALAR),
+    "dot": Roles("a", "b", None),
+}
+
+
+class Arrays:
+    """Three arrays of ``count`` whole elements, ``size_bytes`` each. An array is allocated when first needed.
+
+    A rest of ``size_bytes`` that is smaller than an element stays untouched. Values are integers below 16 that depend
+    on their place and a seed, so that every result is exact; integers wrap around.
+    """
+
+    def __init__(self, case: Case, dtype: DataType, size_bytes: int) -> None:
+        self._case = case
+        self.dtype = dtype
+        self.count = size_bytes // ELEMENT_BYTES[dtype]
+        if self.count == 0:
+            raise Skip(f"{size_bytes} B hold no element of {dtype}")
+        self.size_bytes = self.count * ELEMENT_BYTES[dtype]
+        self._addresses: dict[str, int] = {}
+        self._seeds = {"a": 1, "b": 2, "c": 3}
+        self._word = case.device_memory(WORD_BYTES)
+
+    def address(self, name: str | None) -> int:
+        """Address of an array, which is allocated on first use; 0 for None. Raises Skip if it does not fit."""
+        if name is None:
+            return 0
+        if name not in self._addresses:
+            self._addresses[name] = self._case.device_memory(self.size_bytes)
+        return self._addresses[name]
+
+    def fresh(self, kernel: StreamKernel) -> None:
+        """Write new values to the inputs and poison to the output, and wait."""
+        roles = ROLES[kernel]
+        for name in filter(None, (roles.first, roles.second)):
+            self._seeds[name] += 3
+            self._run("fill_values", (self.address(name), self.count, self._seeds[name]))
+        if roles.out is not None:
+            self._run("fill_constant", (self.address(roles.out), self.count, POISON))
+
+    def check(self, kernel: StreamKernel, total: float | None = None, relative: float = 0.0) -> str:
+        """Compare the whole output or, for a kernel without an output array, the sum ``total`` that it has computed.
+
+        Raises MeasurementError for the first wrong element, or for a sum that is off by more than the share
+        ``relative``.
+        """
+        roles = ROLES[kernel]
+        first, second = (self._seeds[name] if name else 0 for name in (roles.first, roles.second))
+        if roles.out is None:
+            wanted = self._answer(0, "expected_sum", (self.count, first, second, int(kernel == "dot")))
+            if total is None or not abs(total - wanted) <= relative * wanted:  # a NaN is wrong as well
+                raise MeasurementError(f"{kernel}: the sum is {total} where {wanted} should be")
+            return "the sum compared with one that needs no array"
+        factors = (first, roles.by_first, second, roles.by_second, roles.constant)
+        wrong = self._answer(NOTHING_WRONG, "differs", (self.address(roles.out), self.count, *factors))
+        if wrong != NOTHING_WRONG:
+            raise MeasurementError(f"{kernel}: element {wrong} of {self.count} is not what it should be")
+        return "every element compared on the GPU"
+
+    def add_up(self, parts: int, count: int) -> int:
+        """The sum of ``count`` 64-bit words at ``parts``, modulo 2**64."""
+        return self._answer(0, "add_up", (parts, count))
+
+    def _answer(self, start: int, kernel: str, arguments: tuple[int, ...]) -> int:
+        """The value of a word after a kernel that gets its address as last argument; it was ``start`` before."""
+        self._case.upload(self._word, np.array([start], dtype=np.uint64))
+        self._run(kernel, (*arguments, self._word))
+        return int(self._case.read(self._word, 1, np.uint64)[0])
+
+    def _run(self, kernel: str, arguments: tuple[int, ...]) -> None:
+        function = self._case.function("memory_arrays", kernel, ELEMENT=8 * ELEMENT_BYTES[self.dtype])
+        run(self._case, function, BLOCKS, BLOCK_THREADS, arguments)
+
 
 # Types of the elements as libraries know them; integers wrap around, so they are unsigned.
 NUMPY_TYPES: dict[DataType, npt.DTypeLike] = {
@@ -41,7 +154,7 @@ class Streaming:
         total: Callable[[], float | None] = lambda: None,
         relative: float = 0.0,
     ) -> None:
-        self.size_bytes, self.submit = arrays.counted_bytes(kernel), submit
+        self.size_bytes, self.submit = arrays.size_bytes * (ROLES[kernel].read + ROLES[kernel].written), submit
         self._arrays, self._kernel, self._poison, self._total, self._relative = arrays, kernel, poison, total, relative
 
     def fresh(self) -> None:
@@ -89,7 +202,6 @@ class LastSum:
         self._last = self._compute()
 
     def poison(self) -> None:
-        """Forget the sum of earlier calls."""
         self._last = None
 
     def total(self) -> float | None:
@@ -121,7 +233,7 @@ def cupy_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
         memory = cupy.cuda.UnownedMemory(arrays.address(name), arrays.size_bytes, arrays, device_index)
         return cupy.ndarray((arrays.count,), NUMPY_TYPES[arrays.dtype], cupy.cuda.MemoryPointer(memory, 0))
 
-    first, second, out = (viewed(name) for name in ROLES[kernel])
+    first, second, out = (viewed(name) for name in ROLES[kernel][:3])
     call = _cupy_call(cupy, arrays.dtype, kernel, first, second, out)
     result = LastSum(call) if out is None else None
     try:
@@ -212,12 +324,12 @@ def numba_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
             clear = partial(kernels.clear[1, 1, stream], total)
         add_up = getattr(kernels.SUMS[arrays.dtype], kernel)
         add = partial(add_up[blocks, kernels.BLOCK_THREADS, stream], total, *vectors)
-        return python_stream(case, arrays, kernel, partial(_both, clear, add), result)
+
+        def both() -> None:
+            clear()
+            add()
+
+        return python_stream(case, arrays, kernel, both, result)
     scalars = [np.dtype(dtype).type(SCALAR)] if kernel in ("write", "scale", "triad") else []
     configured = getattr(kernels, kernel)[blocks, kernels.BLOCK_THREADS, stream]
     return python_stream(case, arrays, kernel, partial(configured, *vectors, *scalars), None)
-
-
-def _both(clear: Callable[[], Any], add: Callable[[], Any]) -> None:
-    clear()
-    add()

@@ -9,23 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.core.model import Fact
-from microbench.experiments.memory.simulated_kernels import kernel_call, through_ns
-from microbench.experiments.memory.stream_arrays import (
-    ELEMENT_BYTES,
-    ROLES,
-    WORD_BYTES,
-    Arrays,
-    DataType,
-    Implementation,
-    StreamKernel,
-)
-from microbench.experiments.memory.stream_libraries import Streaming, cupy_stream, numba_stream
+from microbench.experiments.memory import stream_libraries as libraries
+from microbench.experiments.memory.stream_libraries import DataType, Implementation, StreamKernel
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 from microbench.gpu.fake.costs import ShapeCosts
-from microbench.gpu.fake.transfers import FakeTransfer
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.fake.transfers import FakeKernel, through_ns
+from microbench.gpu.protocol.gpu import Gpu, Transfer
 from microbench.meter.timer import Meter, gated
 from microbench.meter.transfers import warm_s
 
@@ -78,7 +68,7 @@ class Shape(NamedTuple):
         return "bulk" if self.bulk else f"{name}_past_l1" if self.style == "past" else name
 
     def shared_bytes(self, kernel: StreamKernel) -> int:
-        return max(ROLES[kernel].read, 1) * self.width_bytes * self.ahead if self.bulk else 0
+        return max(libraries.ROLES[kernel].read, 1) * self.width_bytes * self.ahead if self.bulk else 0
 
 
 # Of 130 shapes tried on an H200, the fastest for each kernel or nearly so. One vector a thread won for kernels
@@ -105,33 +95,31 @@ def _fits(case: Case, shape: Shape, kernel: StreamKernel) -> bool:
     return within_block and (block_bytes + RESERVED_BYTES) * shape.blocks_per_sm <= most_bytes
 
 
-def _cuda_stream(case: Case, arrays: Arrays, kernel: StreamKernel, shape: Shape) -> Streaming:
+def _cuda_stream(case: Case, arrays: libraries.Arrays, kernel: StreamKernel, shape: Shape) -> libraries.Streaming:
     """A streaming kernel of kernels/memory_stream.cu in one launch shape."""
     tile_bytes = shape.threads * shape.ahead * shape.width_bytes
     in_steps = shape.blocks_per_sm * case.sms if shape.blocks_per_sm else 0
     blocks = in_steps or min(max(arrays.size_bytes // tile_bytes, 1), MOST_BLOCKS)
     # A block of a kernel without an output array writes its own sum.
-    parts = case.device_memory(WORD_BYTES * blocks) if ROLES[kernel].out is None else 0
-    addresses = [arrays.address(name) for name in ROLES[kernel]]
+    parts = case.device_memory(libraries.WORD_BYTES * blocks) if libraries.ROLES[kernel].out is None else 0
+    addresses = [arrays.address(name) for name in libraries.ROLES[kernel][:3]]
     of_bulk = (shape.width_bytes, shape.ahead) if shape.bulk else ()
     row = Parameters([(*addresses, arrays.size_bytes, parts, *of_bulk)])
-    defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * ELEMENT_BYTES[arrays.dtype]}
+    defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * libraries.ELEMENT_BYTES[arrays.dtype]}
     wide = 16 if shape.bulk else shape.width_bytes
-    function, shared_bytes = (
-        case.function("memory_stream", shape.function, WIDE=wide, **defines),
-        shape.shared_bytes(kernel),
-    )
+    function = case.function("memory_stream", shape.function, WIDE=wide, **defines)
+    shared_bytes = shape.shared_bytes(kernel)
     allow_shared_memory(function, shared_bytes)
     op = Launch(grid_blocks=blocks, block_threads=shape.threads)
     submit = launch(case, function, op, row, shared_bytes=shared_bytes)
     if not parts:
-        return Streaming(arrays, kernel, submit)
+        return libraries.Streaming(arrays, kernel, submit)
 
     def poison() -> None:
-        check(driver.cuMemsetD8(parts, POISON_BYTE, WORD_BYTES * blocks))
+        check(driver.cuMemsetD8(parts, POISON_BYTE, libraries.WORD_BYTES * blocks))
         case.synchronize()
 
-    return Streaming(arrays, kernel, submit, poison, lambda: arrays.add_up(parts, blocks))
+    return libraries.Streaming(arrays, kernel, submit, poison, lambda: arrays.add_up(parts, blocks))
 
 
 def _shapes(case: Case, kernel: StreamKernel, implementation: Implementation) -> Sequence[str]:
@@ -156,38 +144,35 @@ def _simulated_shapes(machine: Machine, kernel: StreamKernel, implementation: Im
     return [implementation]
 
 
-def _stream(
-    case: Case, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
-) -> Transfer:
+def _stream(case: Case, kernel: StreamKernel, dtype: DataType, size_bytes: int, shape: str) -> Transfer:
     """A kernel of STREAM over arrays of ``size_bytes`` each; kernels of one case share their arrays.
 
-    The ``size_bytes`` of the result are bytes read plus bytes written by one call.
+    ``shape`` is one of ``shapes``: that of a kernel in CUDA C++, or a library. The ``size_bytes`` of the result are
+    bytes read plus bytes written by one call.
     """
-    arrays = case.once(Arrays, dtype, size_bytes)
-    match implementation:
-        case "cuda":
-            return _cuda_stream(case, arrays, kernel, Shape.named(shape))
+    arrays = case.once(libraries.Arrays, dtype, size_bytes)
+    match shape:
         case "cupy":
-            return cupy_stream(case, arrays, kernel)
+            return libraries.cupy_stream(case, arrays, kernel)
         case "numba":
-            return numba_stream(case, arrays, kernel)
+            return libraries.numba_stream(case, arrays, kernel)
+        case _:
+            return _cuda_stream(case, arrays, kernel, Shape.named(shape))
 
 
-def _simulated_stream(
-    machine: Machine, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
-) -> Transfer:
+def _simulated_stream(machine: Machine, kernel: StreamKernel, dtype: DataType, size_bytes: int, shape: str) -> Transfer:
     """An SM has as many bytes in flight as the shape says, and DRAM gives the shape's share of its rate."""
-    memory, element_bytes, roles = machine.costs.memory, ELEMENT_BYTES[dtype], ROLES[kernel]
+    memory, element_bytes, roles = machine.costs.memory, libraries.ELEMENT_BYTES[dtype], libraries.ROLES[kernel]
     machine.room.hold(("arrays", dtype, size_bytes), ARRAYS * size_bytes)
-    if shape not in _simulated_shapes(machine, kernel, implementation):
-        raise Skip(f"the simulated GPU has no shape {shape} of {implementation}")
+    own: ShapeCosts | None = (memory.shapes | memory.libraries).get(shape)
+    if own is None or own.compute_capability > machine.costs.compute_capability:
+        raise Skip(f"the simulated GPU has no shape {shape}")
     if size_bytes < element_bytes:
         raise Skip(f"{size_bytes} B hold no element of {dtype}")
     moved_bytes = size_bytes // element_bytes * element_bytes * (roles.read + roles.written)
-    own: ShapeCosts = memory.shapes[shape] if implementation == "cuda" else memory.libraries[implementation]
     rate = memory.dram_bytes_per_s.of(roles.read, roles.written) * own.share.of(roles.read, roles.written)
     busy_ns = through_ns(machine.costs, moved_bytes, own.in_flight_bytes, rate)
-    return FakeTransfer(machine, kernel_call(machine, busy_ns, moved_bytes, own.submit_ns), moved_bytes)
+    return FakeKernel(machine, busy_ns, moved_bytes, submit_ns=own.submit_ns)
 
 
 shapes = experiment(_shapes, _simulated_shapes)
@@ -204,7 +189,7 @@ def fastest(
     """
 
     def make(shape: str) -> Transfer:
-        return stream(gpu, kernel, dtype, implementation, size_bytes, shape)
+        return stream(gpu, kernel, dtype, size_bytes, shape)
 
     names = shapes(gpu, kernel, implementation)
     if len(names) == 1:

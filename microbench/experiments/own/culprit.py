@@ -131,8 +131,11 @@ class _Follower:
         if not self.is_user(frame.f_code.co_filename):
             return None
         if event in ("line", "return"):
-            self._look()
-            at = frame if event == "line" else self._caller(frame)
+            if self.found is None and self.last is not None and self._broken():
+                self.found = self.last
+            at: FrameType | None = frame if event == "line" else frame.f_back
+            while event == "return" and at is not None and not self.is_user(at.f_code.co_filename):
+                at = at.f_back
             if at is not None:
                 self.last = at.f_code.co_filename, at.f_lineno, at.f_code.co_name
         return self.trace
@@ -146,16 +149,6 @@ class _Follower:
             self.failed_call = name
         if self.last is not None and self._broken():
             self.found, self.found_call = self.last, name
-
-    def _look(self) -> None:
-        if self.found is None and self.last is not None and self._broken():
-            self.found = self.last
-
-    def _caller(self, frame: FrameType) -> FrameType | None:
-        caller = frame.f_back
-        while caller is not None and not self.is_user(caller.f_code.co_filename):
-            caller = caller.f_back
-        return caller
 
     def called_from(self, error: Exception) -> str:
         """The functions called below the user's innermost line in an error's traceback: the first one, and the last one

@@ -281,12 +281,10 @@ class SimulatedOwnKernel(OwnKernel):
         self._duration_ns = max(busy_ns, costs.empty_kernel_ns)
         item = Item(gap_ns=costs.gap_stream_ns, duration_ns=self._duration_ns, buffer_bytes=costs.launch_record_bytes)
         self.submit = FakeSubmit(machine, Call(costs.submit_ns, item))
-        self.submit(1)
-        machine.synchronize()
+        machine.ran("", self.submit)
 
     def profiled_ns(self, count: int) -> IntArray:
-        machine = self._machine
-        return machine.globaltimer_ns(machine.noise.device(self._duration_ns + machine.costs.profiler_ns, count))
+        return self._machine.profiled_ns(self._duration_ns, count)
 
 
 own_kernel = experiment(OwnKernel, SimulatedOwnKernel)

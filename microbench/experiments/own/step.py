@@ -1,8 +1,10 @@
-"""A user's function: warmed up on one stream, captured into a graph, replayed and compared."""
+"""A user's function: warmed up on one stream, captured into a graph whose nodes are read, replayed and compared."""
 
+import ctypes
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from time import monotonic_ns  # the function may replace the names in the module
 from typing import Any, NamedTuple
 
@@ -10,16 +12,100 @@ import numpy as np
 
 from microbench.core.units import plain
 from microbench.experiments.own import callables
-from microbench.experiments.own.callables import JAX
+from microbench.experiments.own.callables import JAX, OwnCall
 from microbench.experiments.own.culprit import Followed, attempt, called, follow, said
-from microbench.experiments.own.loading import OwnCall
-from microbench.experiments.own.nodes import GraphNode, read_nodes
 from microbench.gpu.cuda.context import check, error_name
 from microbench.gpu.experiment import Case, IntArray, Item, MeasurementError, Submit, driver, experiment
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.layers import base
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.host.affinity import pinned
+
+MOST_ARGUMENTS = 1024
+
+
+class GraphNode(NamedTuple):
+    """A node of a captured graph: its kind (kernel, memcpy, memset, …), and a kernel's name, grid, block and the bytes
+    of its arguments, addresses included."""
+
+    kind: str
+    name: str = ""
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    arguments: bytes = b""
+
+
+def read_nodes(graph: Any) -> tuple[GraphNode, ...]:
+    """The nodes of a graph in the driver's order; a child graph is replaced by its nodes."""
+    count = int(check(driver.cuGraphGetNodes(graph))[-1])
+    found = check(driver.cuGraphGetNodes(graph, count))[0][:count] if count else []
+    nodes: list[GraphNode] = []
+    for node in found:
+        kind = check(driver.cuGraphNodeGetType(node))
+        if kind == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH:
+            nodes += read_nodes(check(driver.cuGraphChildGraphNodeGetGraph(node)))
+        elif kind == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
+            nodes.append(_kernel_node(check(driver.cuGraphKernelNodeGetParams(node))))
+        else:
+            nodes.append(GraphNode(kind.name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()))
+    return tuple(nodes)
+
+
+def _kernel_node(given: Any) -> GraphNode:
+    function, kernel = int(given.func or 0), int(given.kern or 0)
+    name_of, size_of, handle = (
+        (driver.cuFuncGetName, driver.cuFuncGetParamInfo, driver.CUfunction(function))
+        if function
+        else (driver.cuKernelGetName, driver.cuKernelGetParamInfo, driver.CUkernel(kernel))
+    )
+    code, name = name_of(handle)
+    return GraphNode(
+        "kernel",
+        demangled(name.decode(errors="replace")) if int(code) == 0 and name else "a kernel",
+        (given.gridDimX, given.gridDimY, given.gridDimZ),
+        (given.blockDimX, given.blockDimY, given.blockDimZ),
+        _argument_bytes(int(given.kernelParams or 0), lambda place: size_of(handle, place)),
+    )
+
+
+def _argument_bytes(parameters: int, info: Callable[[int], Any]) -> bytes:
+    """The bytes of a kernel's arguments; b"" if they are passed by ``extra`` or the driver is too old."""
+    values = b""
+    for place in range(MOST_ARGUMENTS if parameters else 0):
+        code, *found = info(place)
+        if int(code) != 0:
+            break
+        address = ctypes.c_void_p.from_address(parameters + place * ctypes.sizeof(ctypes.c_void_p)).value
+        if address is None:
+            break
+        values += ctypes.string_at(address, int(found[1]))
+    return values
+
+
+@cache
+def demangled(name: str) -> str:
+    """A C++ name demangled and without its arguments; any other name unchanged."""
+    if not name.startswith("_Z"):
+        return name
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return name
+    library.__cxa_demangle.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    address = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    if not address:
+        return name
+    text = ctypes.string_at(address).decode(errors="replace")
+    ctypes.CDLL(None).free(ctypes.c_void_p(address))
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0 and place and not text.startswith("(anonymous namespace)", place):
+            text = text[:place]
+            break
+    return text.removeprefix("void ").strip()
+
 
 # Calls before anything is measured: PyTorch asks for three before a capture; compilers and tuners may need one more.
 WARM_UPS = 4
@@ -147,7 +233,6 @@ class OwnStep:
         return captured
 
     def _run(self, traced: bool) -> Followed:
-        """One call during a capture."""
         return follow(self._own.call, self._broken, self._own.file) if traced else attempt(self._own.call)
 
     def _broken(self) -> bool:
@@ -326,7 +411,6 @@ class SimulatedOwnStep(OwnStep):
         return "SIMULATED: nothing is computed"
 
     def profiled_ns(self) -> IntArray:
-        """The kernels of one call, each with what a profiler adds."""
         machine = self._machine
         durations_ns = [
             call.item.duration_ns + machine.costs.profiler_ns
@@ -342,7 +426,6 @@ class SimulatedOwnStep(OwnStep):
         return [_simulated_node(call.item) for call, count in seen.calls for _ in range(count)], seen.waits
 
     def _seen(self) -> sim.Captured:
-        """What a profiler sees of one call."""
         machine = self._machine
         seen = machine.capturing = sim.Captured(lenient=True)
         try:

@@ -14,7 +14,7 @@ from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import HOST_PORTABLE_MAPPED, Case
 from microbench.gpu.cuda.context import check, error_name
 from microbench.gpu.cuda.submit import run
-from microbench.gpu.protocol.transfer import HostMemory
+from microbench.gpu.protocol.gpu import HostMemory
 from microbench.host.affinity import nodes, on_cores
 from microbench.host.files import Machine
 from microbench.host.memory import host_room, require_room
@@ -176,7 +176,6 @@ class Copied:
         self._seed = 0
 
     def fresh(self) -> None:
-        """Fill the whole source anew and poison the whole destination."""
         self._seed += 1
         self._patterns.fill(self._source, self._buffer_bytes, self._seed)
         self._patterns.poison(self._destination, self._buffer_bytes, self._seed)

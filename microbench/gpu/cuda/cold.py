@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,21 +42,16 @@ def timed_s(act: Callable[[], object]) -> float:
     return (time.monotonic_ns() - begin_ns) * NANOSECOND_S
 
 
-class CudaColdStarts:
-    """ColdStarts on a real GPU: one figure per process, because each cold start warms the next ones.
+def seconds(uuid: str, what: str) -> float:
+    """Time of one cold start of the GPU with that UUID, a key of COLD_STARTS. There is one figure per process, because
+    each cold start warms the next ones. Raises Skip for any other text, and if a package is missing.
 
     The process is started with empty compilation caches (CUDA_CACHE_DISABLE, CUPY_CACHE_DIR, NUMBA_CACHE_DIR) and, for
     some cold starts, with CUDA_MODULE_LOADING. Prerequisites are prepared before the clock is read.
     """
-
-    def __init__(self, uuid: str) -> None:
-        self._uuid = uuid
-
-    def seconds(self, what: str) -> float:
-        """Time of one cold start, a key of COLD_STARTS. Raises Skip for any other text, and if a package is missing."""
-        if what not in COLD_STARTS:
-            raise Skip(f"there is no cold start {plain(what)!r}; there are {', '.join(COLD_STARTS)}")
-        return COLD_STARTS[what](self._uuid)
+    if what not in COLD_STARTS:
+        raise Skip(f"there is no cold start {plain(what)!r}; there are {', '.join(COLD_STARTS)}")
+    return COLD_STARTS[what](uuid)
 
 
 def context(uuid: str) -> float:
@@ -76,13 +72,13 @@ def nvrtc(uuid: str) -> float:
     return timed_s(lambda: compile_cubin("launch", architecture))
 
 
-def module_load(uuid: str, mode: str) -> float:
+def module_load(mode: str, uuid: str) -> float:
     """cuLibraryLoadData of the cubin and cuLibraryGetKernel."""
     cubin = _launch_cubin(uuid, mode)
     return timed_s(lambda: _load(cubin))
 
 
-def first_launch(uuid: str, mode: str) -> float:
+def first_launch(mode: str, uuid: str) -> float:
     """The first launch of a loaded kernel and the wait for it; with lazy loading the launch transfers the code."""
     return timed_s(_launch_and_wait(uuid, mode))
 
@@ -204,10 +200,8 @@ def _cupy(uuid: str) -> tuple[Context, Any]:
 COLD_STARTS: Mapping[str, Callable[[str], float]] = {
     "context": context,
     "nvrtc": nvrtc,
-    "module_load_lazy": lambda uuid: module_load(uuid, "lazy"),
-    "module_load_eager": lambda uuid: module_load(uuid, "eager"),
-    "first_launch_lazy": lambda uuid: first_launch(uuid, "lazy"),
-    "first_launch_eager": lambda uuid: first_launch(uuid, "eager"),
+    **{f"module_load_{mode}": partial(module_load, mode) for mode in ("lazy", "eager")},
+    **{f"first_launch_{mode}": partial(first_launch, mode) for mode in ("lazy", "eager")},
     "second_launch": second_launch,
     "numba_import": lambda uuid: import_s("numba.cuda", NUMBA_INSTALL),
     "numba_jit": numba_jit,

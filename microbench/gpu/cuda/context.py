@@ -58,6 +58,12 @@ def device_uuid(device: Any) -> str:
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+def attribute(device: Any, name: str) -> int:
+    """A device attribute by its name after CU_DEVICE_ATTRIBUTE_."""
+    which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(check(driver.cuDeviceGetAttribute(which, device)))
+
+
 def find_device(uuid: str) -> Any:
     """The CUdevice with that UUID. Raises DeviceAbsentError if CUDA does not see it."""
     check(driver.cuInit(0))
@@ -104,9 +110,7 @@ class Context:
         return KernelRecords()
 
     def attribute(self, name: str) -> int:
-        """A device attribute by its name after CU_DEVICE_ATTRIBUTE_."""
-        which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(check(driver.cuDeviceGetAttribute(which, self.device)))
+        return attribute(self.device, name)
 
     def synchronize(self) -> None:
         """Wait until the GPU is idle. Raises MeasurementError for an error of earlier work."""
@@ -180,20 +184,17 @@ def compile_cubin(name: str, architecture: str, defines: Mapping[str, int] | Non
     return cubin
 
 
-Defines = tuple[tuple[str, int], ...]
-
-
 class Kernels:
     """The kernels of one context. Each file is compiled and loaded when one of its kernels is first needed."""
 
     def __init__(self, architecture: str) -> None:
         self._architecture = architecture
-        self._cubins: dict[tuple[str, Defines], bytes] = {}
-        self._libraries: dict[tuple[str, Defines], Any] = {}
-        self._functions: dict[tuple[str, str, Defines], int] = {}
+        self._cubins: dict[tuple[Any, ...], bytes] = {}
+        self._libraries: dict[tuple[Any, ...], Any] = {}
+        self._functions: dict[tuple[Any, ...], int] = {}
 
     def cubin(self, name: str, **defines: int) -> bytes:
-        key = (name, tuple(sorted(defines.items())))
+        key = (name, *sorted(defines.items()))
         if key not in self._cubins:
             self._cubins[key] = compile_cubin(name, target(name, self._architecture), defines)
         return self._cubins[key]
@@ -203,11 +204,11 @@ class Kernels:
 
         cuLibraryLoadData loads it, because cuModuleLoadData would wait for every shut gate.
         """
-        defined = tuple(sorted(defines.items()))
-        if (name, kernel, defined) not in self._functions:
-            if (name, defined) not in self._libraries:
+        file = (name, *sorted(defines.items()))
+        if (kernel, file) not in self._functions:
+            if file not in self._libraries:
                 cubin = self.cubin(name, **defines)
-                self._libraries[name, defined] = check(driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
-            handle = check(driver.cuLibraryGetKernel(self._libraries[name, defined], kernel.encode()))
-            self._functions[name, kernel, defined] = int(check(driver.cuKernelGetFunction(handle)))
-        return self._functions[name, kernel, defined]
+                self._libraries[file] = check(driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
+            handle = check(driver.cuLibraryGetKernel(self._libraries[file], kernel.encode()))
+            self._functions[kernel, file] = int(check(driver.cuKernelGetFunction(handle)))
+        return self._functions[kernel, file]

@@ -1,13 +1,58 @@
-"""The GPUs of this machine as CUDA and NVML describe them, and the Environment with those that a run may use."""
+"""Names of devices, and the GPUs of this machine as CUDA and NVML describe them, with the host's facts near them."""
 
+import re
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from microbench.core.errors import DeviceAbsentError, UsageError
 from microbench.core.model import Environment, Fact, GpuInfo
-from microbench.gpu.cuda import driver
+from microbench.gpu.cuda import context, driver
 from microbench.gpu.cuda.context import check, device_uuid, find_device
+from microbench.gpu.machine.diagnosis import package_version
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.pci import describe_link, link_facts, numa_node
-from microbench.gpu.probe import facts_near, is_uuid, ordinals, packages
+from microbench.host.affinity import find_cores
+from microbench.host.facts import host_facts
+
+ORDINAL = re.compile(r"cuda:(\d+)")
+PACKAGES = (
+    "cuda-microbench", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-python", "cuda-bindings", "cuda-core",
+    "cuda-pathfinder", "cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
+    "nvmath-python", "torch", "triton", "jax", "jaxlib", "warp-lang",
+)  # fmt: skip
+
+
+def check_name(device: str | None) -> None:
+    """Raises UsageError unless ``device`` is None, "all", "cuda:N" or a UUID."""
+    if device not in (None, "all") and not ORDINAL.fullmatch(device or "") and not is_uuid(device or ""):
+        raise UsageError(f"{device!r} is not a device", "use cuda:N, a UUID as nvidia-smi -L prints it, all, or fake")
+
+
+def is_uuid(device: str) -> bool:
+    """True for a UUID as nvidia-smi -L prints it."""
+    return device.startswith(("GPU-", "MIG-"))
+
+
+def ordinals(device: str | None, count: int) -> Sequence[int]:
+    """CUDA indices of the GPUs that ``device`` selects of ``count``. Raises DeviceAbsentError for an index too high."""
+    named = ORDINAL.fullmatch(device or "")
+    if named is None:
+        return range(count)
+    if int(named[1]) >= count:
+        raise DeviceAbsentError(f"{device} is not here: CUDA shows {count} GPU(s)", "see `nvidia-smi -L`")
+    return (int(named[1]),)
+
+
+def packages() -> dict[str, str]:
+    """Versions of the installed packages that matter to a launch."""
+    return {name: version for name in PACKAGES if (version := package_version(name)) is not None}
+
+
+def facts_near(gpu: GpuInfo | None) -> tuple[Fact, ...]:
+    """The host's facts for a run near that GPU."""
+    return host_facts(cores=find_cores(gpu.numa_node if gpu else None))
+
 
 KILOHERTZ = 1e3
 
@@ -29,7 +74,7 @@ def environment_of(device: str | None) -> Environment:
         gpus.append(nvml.describe(by_cuda, context_open=False))
         prefix = f"gpu{by_cuda.index}_"
         facts.extend((*nvml.facts(prefix), *link_facts(by_cuda.pci_bus_id or "", prefix=prefix)))
-        versions.append(nvml.driver_version().value)
+        versions.append(nvml.query.ask_system("nvmlSystemGetDriverVersion").value)
         nvml.close()
     cuda_driver = int(check(driver.cuDriverGetVersion()))  # 1000 x major + 10 x minor
     _, major, minor = driver.nvrtcVersion()
@@ -45,11 +90,7 @@ def environment_of(device: str | None) -> Environment:
 
 def describe(device: Any, nvml: NvmlGpu | None = None) -> GpuInfo:
     """A CUdevice by CUDA's attributes and sysfs; with ``nvml`` also by NVML, if this process has a context on it."""
-
-    def attribute(name: str) -> int:
-        which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(check(driver.cuDeviceGetAttribute(which, device)))
-
+    attribute = partial(context.attribute, device)
     bus_id = f"{attribute('PCI_DOMAIN_ID'):08x}:{attribute('PCI_BUS_ID'):02x}:{attribute('PCI_DEVICE_ID'):02x}.0"
     info = GpuInfo(
         name=check(driver.cuDeviceGetName(256, device)).split(b"\0")[0].decode(errors="replace"),

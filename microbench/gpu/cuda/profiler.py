@@ -12,7 +12,7 @@ import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray
-from microbench.gpu.protocol.recorder import Recorded
+from microbench.gpu.protocol.gpu import Recorded
 
 # CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: records of kernels that do not keep others from running at the same time.
 KERNEL_RECORD = 10

@@ -15,8 +15,7 @@ from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import BoundLayer, Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.layers import base
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
-from microbench.gpu.protocol.transfer import Direction
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Direction, Submit
 from microbench.host.native import c_address
 
 # All queued launches share a buffer of about 4.0e6 bytes for their arguments; a launch takes its arguments and 1574
@@ -157,8 +156,7 @@ def _attributes(case: Case, op: ops.Launch, cluster_blocks: int | None = None) -
         attribute.id = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         attribute.value.cooperative = 1
         return [attribute]
-    if case.context.capability < (9, 0):
-        raise Skip(f"a {op.kind} launch needs compute capability 9.0")
+    case.require_capability(9, 0, f"a {op.kind} launch")
     if op.kind == "cluster":
         attribute.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         attribute.value.clusterDim.x = cluster_blocks or op.grid_blocks
@@ -208,27 +206,12 @@ def bind_launch(case: Case, op: ops.Launch) -> DriverSubmit:
     return launch(case, case.function("launch", "empty"), op)
 
 
-def bind_copy(case: Case, op: ops.Copy) -> DriverSubmit:
-    """A copy between a pinned and a device buffer of its own."""
-    stream = case.stream(op.stream)
-    host = case.pinned(op.size_bytes, np.uint8)
-    device = case.device_memory(op.size_bytes)
-    return copy(op.direction, device, int(host.ctypes.data), op.size_bytes, stream)
-
-
 def copy(direction: Direction, device: int, host: int, size_bytes: int, stream: int) -> DriverSubmit:
     """An asynchronous copy by a copy engine, between device memory and host memory of any kind."""
     to_device = direction == "h2d"
     name = "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync"
     ends = [device, host] if to_device else [host, device]
     return DriverSubmit(name, [*ends, size_bytes, stream], stream=stream)
-
-
-def bind_memset(case: Case, op: ops.Memset) -> DriverSubmit:
-    """A memset of a device buffer of its own."""
-    stream = case.stream(op.stream)
-    device = case.device_memory(op.size_bytes)
-    return DriverSubmit("cuMemsetD8Async", [device, 1, op.size_bytes, stream], stream=stream)
 
 
 def bind_event(case: Case, op: ops.Record | ops.Wait | ops.Query | ops.SynchronizeIdle) -> DriverSubmit:

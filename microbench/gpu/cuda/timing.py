@@ -18,9 +18,6 @@ NANOSECOND_S = 1e-9
 MILLISECOND_S = 1e-3
 CLOCK_WINDOW_NS = 50_000
 GATE_TRIES = 3
-# About eight kernels launched directly into a second stream lengthen the gap before every later kernel, in all streams
-# and graphs, until the process ends (H200, driver 580: lab/measurements/gaps.csv).
-SECOND_STREAM_LAUNCHES = 32
 
 
 class SpinGate:
@@ -77,13 +74,6 @@ class TimingEvents:
 def elapsed_s(first: int, second: int) -> float:
     """Seconds between two CUevents that have happened."""
     return float(check(driver.cuEventElapsedTime(first, second))) * MILLISECOND_S
-
-
-def use_second_stream(case: Case) -> None:
-    """Launch kernels into the first and into a second stream, as programs do that warm up in a side stream."""
-    for stream in (0, 1):
-        launch(case, case.function("launch", "empty"), Launch(stream=stream))(SECOND_STREAM_LAUNCHES)
-    case.synchronize()
 
 
 class Batch:

@@ -7,17 +7,18 @@ in nanoseconds unless the last word of a name says otherwise.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 
 from microbench.core.model import MemoryErrors
 from microbench.gpu.layers.base import LayerCosts, submitters
+from microbench.gpu.layers.torch import REFUSED
 from microbench.gpu.protocol.gpu import WaitMode
+from microbench.gpu.protocol.matrices import GemmType
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-Costs = TypeVar("Costs")
 
 
 def _table(values: dict[Key, Value]) -> dict[Key, Value]:
@@ -67,10 +68,6 @@ class ProductLibrary(msgspec.Struct, frozen=True):
     energy_share: float = 1.0
 
 
-EVERY_TYPE: tuple[str, ...] = (
-    "fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "fp8_e5m2", "fp8_e5m2_fast",
-    "int8", "mxfp8", "nvfp4",
-)  # fmt: skip
 GUESSES = {
     "algo66_tile20_stages36_cluster2": 0.97,
     "algo66_tile18_stages35_cluster5": 1.0,
@@ -78,10 +75,10 @@ GUESSES = {
     "algo23_tile20_stages10_splitk2": 0.7,
 }
 PRODUCT_LIBRARIES: dict[str, ProductLibrary] = {
-    "cublaslt": ProductLibrary(18_000, GUESSES, EVERY_TYPE),
+    "cublaslt": ProductLibrary(18_000, GUESSES, get_args(GemmType)),
     "cupy": ProductLibrary(24_000, {"cupy": 0.96}, ("fp64", "fp32", "fp16")),
     "torch": ProductLibrary(
-        10_000, {"torch": 0.98}, tuple(dtype for dtype in EVERY_TYPE if dtype not in ("fp16_acc16", "mxfp8", "nvfp4"))
+        10_000, {"torch": 0.98}, tuple(dtype for dtype in get_args(GemmType) if dtype not in REFUSED)
     ),
 }
 
@@ -435,7 +432,6 @@ class FakeCosts(msgspec.Struct, frozen=True):
     memory: MemoryCosts = MemoryCosts()
     compute: ComputeCosts = ComputeCosts()
     signals: SignalCosts = SignalCosts()
-    experiments: tuple[Any, ...] = ()  # costs that experiments declare themselves
     # The host: how long each call keeps the submitting thread busy.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1
@@ -543,10 +539,6 @@ class FakeCosts(msgspec.Struct, frozen=True):
     host_cache_bytes_per_s: float = 40e9  # one core, bytes counted once
     host_core_bytes_per_s: float = 12e9  # one core, beyond the cache
     host_memory_bytes_per_s: float = 60e9  # all cores together, beyond the cache
-
-    def of(self, kind: type[Costs]) -> Costs:
-        """An experiment's own costs: those of ``experiments``, or the defaults."""
-        return next((costs for costs in self.experiments if isinstance(costs, kind)), kind())
 
     def kernel_ns(self, duration_ns: float, grid_blocks: int = 1, block_threads: int = 32) -> float:
         """How long a kernel runs, in as many waves as its blocks need."""

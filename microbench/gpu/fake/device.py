@@ -14,13 +14,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray
 from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, Traffic
-
-FloatArray = npt.NDArray[np.float64]
+from microbench.gpu.protocol.gpu import FloatArray
 
 # Rare long host calls (an interrupt, another process): one call in 500 takes 6 us longer on average.
 TAIL_SHARE = 0.002
@@ -470,7 +468,9 @@ class Governor:
         top_hz = highest_hz - own.tensor_offset_hz if load.tensor else highest_hz
         top_ns = load.cycles / top_hz * 1e9  # all of it at the highest clock
         boost_ns = min(max(self._boost_end_ns - start_ns, 0.0), top_ns)
-        held_hz = min(self._allowed_hz(item, load), top_hz)
+        # The clock at which the item draws the power limit; the highest if it never does.
+        at_limit_ns = item.energy_j / (own.power_limit_w - self._costs.memory.idle_power_w) * 1e9 - item.duration_ns
+        held_hz = min(load.cycles / at_limit_ns * 1e9, top_hz) if at_limit_ns > load.least_ns else top_hz
         busy_ns = boost_ns + (top_ns - boost_ns) * top_hz / held_hz
         if boost_ns > 0:
             self._begin(self._working(start_ns, item, load, top_hz, capped=False))
@@ -498,12 +498,6 @@ class Governor:
             if stretch.begin_ns <= begin_ns:
                 break
         return cycles / (end_ns - begin_ns)
-
-    def _allowed_hz(self, item: Item, load: Load) -> float:
-        """The clock at which the item draws the power limit; infinite if it never does."""
-        spare_w = self._costs.compute.power_limit_w - self._costs.memory.idle_power_w
-        at_limit_ns = item.energy_j / spare_w * 1e9 - item.duration_ns
-        return load.cycles / at_limit_ns * 1e9 if at_limit_ns > load.least_ns else math.inf
 
     def _resting(self, begin_ns: float) -> Stretch:
         costs = self._costs

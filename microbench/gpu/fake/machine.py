@@ -13,9 +13,9 @@ from microbench.core import ops
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import size
 from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, MemoryCosts, Traffic
-from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, Noise, VirtualClock
+from microbench.gpu.fake.device import Batch, Device, Hold, Item, Noise, VirtualClock
 from microbench.gpu.layers.base import LayerCosts
-from microbench.gpu.protocol.gpu import GpuRecording, WaitMode
+from microbench.gpu.protocol.gpu import FloatArray, GpuRecording, Submit, WaitMode
 
 OTHERS = "somebody (pid 4242)"
 NOBODY = "nobody else"
@@ -192,6 +192,17 @@ class Machine:
         self.require_arrival(f"the walk ended at no line where line {line} should be")
         return self.globaltimer_s(began_ns, ended_ns)
 
+    def ran(self, how: str, *submits: Submit) -> str:
+        """Run each of these once. Returns ``how`` the results were checked, which do not exist here."""
+        for submit in submits:
+            submit(1)
+        self.synchronize()
+        return how
+
+    def profiled_ns(self, duration_ns: float, count: int) -> ops.IntArray:
+        """Durations of ``count`` equal kernels as a profiler reports them."""
+        return self.globaltimer_ns(self.noise.device(duration_ns + self.costs.profiler_ns, count))
+
     def require_arrival(self, otherwise: str) -> None:
         """Raise MeasurementError, saying what the check found, where the costs let no data arrive as they should."""
         if self.costs.links.arrives != "right":
@@ -293,7 +304,9 @@ def call_of(op: ops.Op, costs: FakeCosts, graphs: Mapping[int, Graph] | None = N
         case ops.LayerCall():
             layer = layer_costs(op.layer, costs)
             arguments = 1 if op.duration_ns else op.arguments  # a spin kernel's only argument is its length
-            return Call(layer.call_ns + arguments * layer.argument_ns, _launch(_kernel_of(op), costs).item)
+            return Call(
+                layer.call_ns + arguments * layer.argument_ns, _launch(ops.Launch(op.duration_ns or 0), costs).item
+            )
 
 
 def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
@@ -303,11 +316,6 @@ def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
     item = Item(gap_ns=costs.gap_stream_ns, duration_ns=graph.total_ns, traffic=traffic)
     host_ns = costs.graph_submit_ns + graph.nodes * costs.graph_node_submit_ns + graph.launch_ns
     return Call(host_ns, item, stream, graph.nodes)
-
-
-def _kernel_of(op: ops.LayerCall) -> ops.Launch:
-    """The kernel that a layer's call launches."""
-    return ops.Launch(duration_ns=op.duration_ns or 0)
 
 
 def _launch(op: ops.Launch, costs: FakeCosts) -> Call:
@@ -499,7 +507,6 @@ def graph_of(chain: Sequence[Node]) -> Graph:
 
 
 def empty_chain(nodes: int, costs: FakeCosts) -> Graph:
-    """A line of empty kernels."""
     return graph_of([node_of("kernel_empty", costs)] * nodes)
 
 
@@ -524,7 +531,6 @@ def call_of_kind(kind: str, costs: FakeCosts) -> Call | None:
 
 
 def _op_of(kind: str, costs: FakeCosts) -> ops.Op | None:
-    """The op of a node of that kind, or None."""
     if kind == "kernel" or kind.endswith(PROLOGUE) or kind.startswith("pdl"):
         # A kernel that needs what its predecessor wrote. With an early trigger its prologue overlaps the predecessor.
         duration_ns = costs.graphs.dependent_kernel_ns
@@ -552,7 +558,7 @@ def _captured(op: ops.Op, costs: FakeCosts) -> Node:
             return node_of("memset", costs, op)
         case ops.LayerCall():
             layer_costs(op.layer, costs)
-            return _captured(_kernel_of(op), costs)
+            return _captured(ops.Launch(op.duration_ns or 0), costs)
         case ops.SynchronizeIdle() | ops.Query():
             called = "cuEventQuery" if isinstance(op, ops.Query) else f"cu{op.what.capitalize()}Synchronize"
             raise MeasurementError(

@@ -1,13 +1,13 @@
-"""What simulated movements of data have in common: their ends, what arrives, and the host memory that they take."""
+"""Simulated movements of data: their ends, what arrives, the host memory that they take, and how long kernels last."""
 
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import Launch
 from microbench.core.units import size
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.device import FloatArray
-from microbench.gpu.fake.machine import Call, FakeSubmit, Machine
-from microbench.gpu.protocol.gpu import Submit
+from microbench.gpu.fake.machine import Call, FakeSubmit, Machine, call_of
+from microbench.gpu.protocol.gpu import FloatArray, Submit
 
 CHECKED = "SIMULATED: every byte compared"
 WARP_THREADS = 32
@@ -58,3 +58,41 @@ def evenly(share: float, first: int, count: int) -> FloatArray:
     """For each of ``count`` numbers from ``first`` on: 1 for an evenly spread ``share`` of all numbers, else 0."""
     chosen: FloatArray = np.diff(np.floor(np.arange(first, first + count + 1) * max(share, 0.0)))
     return chosen
+
+
+WARP_BYTES = 512  # 32 threads, 16 bytes each
+
+
+class FakeKernel(FakeTransfer):
+    """A kernel whose blocks work for ``busy_ns`` on top of an empty one, counted in ``operations`` if there are any."""
+
+    def __init__(
+        self, machine: Machine, busy_ns: float, moved_bytes: int, operations: int = 0, submit_ns: float | None = None
+    ) -> None:
+        costs, energy_j = machine.costs, moved_bytes * machine.costs.memory.joules_per_byte
+        call = call_of(Launch(), costs).with_item(duration_ns=costs.empty_kernel_ns + busy_ns, energy_j=energy_j)
+        super().__init__(machine, call if submit_ns is None else Call(submit_ns, call.item), operations or moved_bytes)
+        self.operations = operations
+
+
+def answered_ns(
+    costs: FakeCosts, requests: int, in_flight: int, l2_bytes: float, dram_bytes: float, dram_bytes_per_s: float
+) -> float:
+    """The time in which each SM's ``requests`` are answered, with ``in_flight`` of them at once (Little's law).
+
+    Each request takes ``l2_bytes`` of the SM's port to the L2 and ``dram_bytes`` of DRAM; 0 where the L2 answers.
+    """
+    memory = costs.memory
+    port_ns = costs.cycles_ns(l2_bytes / memory.l2_bytes_per_clock)
+    dram_ns = dram_bytes * costs.sm_count / dram_bytes_per_s * 1e9
+    near = memory.l2_near_share
+    l2_cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
+    latency_ns = costs.cycles_ns(memory.dram_cycles if dram_bytes else l2_cycles)
+    return latency_ns + requests * max(port_ns, dram_ns, latency_ns / max(in_flight, 1))
+
+
+def through_ns(costs: FakeCosts, moved_bytes: int, in_flight_bytes: int, dram_bytes_per_s: float) -> float:
+    """The time in which all SMs together move ``moved_bytes``, each with ``in_flight_bytes`` in flight."""
+    requests = -(-moved_bytes // (WARP_BYTES * costs.sm_count))
+    dram_bytes = WARP_BYTES if moved_bytes > costs.memory.l2_bytes else 0
+    return answered_ns(costs, requests, in_flight_bytes // WARP_BYTES, WARP_BYTES, dram_bytes, dram_bytes_per_s)

@@ -371,10 +371,7 @@ def kernels_of_one_call(handle: LayerHandle, driver: Any) -> Fact:
     try:
         if refusal is not None:
             return unknown(reason=refusal)
-        kernel = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
-        count = node_count(driver, graph)
-        nodes = check(driver.cuGraphGetNodes(graph, count))[0][:count] if count else []
-        kernels = sum(driver.cuGraphNodeGetType(node)[1] == kernel for node in nodes)
+        kernels = node_types(driver, graph).count(driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL)
         return Fact("kernels_per_call", kernels, source="stream capture")
     finally:
         driver.cuGraphDestroy(graph)
@@ -383,6 +380,13 @@ def kernels_of_one_call(handle: LayerHandle, driver: Any) -> Fact:
 def node_count(driver: Any, graph: Any) -> int:
     """Number of nodes of a graph. Raises MeasurementError for the driver's error."""
     return int(check(driver.cuGraphGetNodes(graph))[-1])
+
+
+def node_types(driver: Any, graph: Any) -> list[Any]:
+    """The CUgraphNodeType of each node of a graph. Raises MeasurementError for the driver's error."""
+    count = node_count(driver, graph)
+    nodes = check(driver.cuGraphGetNodes(graph, count))[0][:count] if count else []
+    return [check(driver.cuGraphNodeGetType(node)) for node in nodes]
 
 
 @contextmanager

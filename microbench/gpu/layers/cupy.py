@@ -26,7 +26,6 @@ class ForeignStream:
         self._handle = handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """The protocol's version and the stream's address."""
         return (0, self._handle)
 
 

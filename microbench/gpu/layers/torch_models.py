@@ -1,12 +1,18 @@
-"""PyTorch models: a Linear and GELU stack, transformer blocks and an AdamW step, eager, compiled and as graphs.
+"""PyTorch models (Linear and GELU, transformer blocks, AdamW), eager, compiled and as graphs; PyTorch's profiler.
 
-The sizes are small, so that the steps are launch-bound: they measure the time that modules, dispatch and Python take
-between two launches.
+The models are small, so that their steps are launch-bound: they measure the time that modules, dispatch and Python
+take between two launches.
 """
 
+import re
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from microbench.core.errors import MeasurementError, Skip
@@ -14,8 +20,8 @@ from microbench.core.model import Fact
 from microbench.core.ops import IntArray
 from microbench.core.units import plain
 from microbench.gpu.layers import base
-from microbench.gpu.layers.torch import first, load_torch, use_stream
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
+from microbench.gpu.layers.torch import INSTALL, first, load_torch, use_stream
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Recorded, RecorderKind, Submit
 
 ModelName = Literal["linear_gelu", "transformer_block", "adamw_step"]
 MODELS: dict[str, str] = {
@@ -42,6 +48,7 @@ CHECKED = "the results of the step and of its graph equal those of an eager step
 # missing.
 NO_COMPILER = (RuntimeError, ImportError, OSError)
 Tensors = Sequence[Any]
+LAUNCHED = ("KERNEL", "MEMCPY", "MEMSET")  # the nodes of a graph that are launches of its step
 
 
 class CaptureTimes(NamedTuple):
@@ -207,13 +214,8 @@ class TorchStep:
         if not kept:
             counted = base.kernels_of_one_call(handle, driver)
             return Fact("launches", counted.value, reason=counted.reason, source="kernels of a stream capture")
-        captured, kinds = driver.CUgraph(graph.raw_cuda_graph()), driver.CUgraphNodeType
-        count = base.node_count(driver, captured)
-        nodes = base.check(driver.cuGraphGetNodes(captured, count))[0][:count] if count else []
-        launched = (
-            kinds.CU_GRAPH_NODE_TYPE_KERNEL, kinds.CU_GRAPH_NODE_TYPE_MEMCPY, kinds.CU_GRAPH_NODE_TYPE_MEMSET,
-        )  # fmt: skip
-        types = [base.check(driver.cuGraphNodeGetType(node)) for node in nodes]
+        launched = [getattr(driver.CUgraphNodeType, f"CU_GRAPH_NODE_TYPE_{kind}") for kind in LAUNCHED]
+        types = base.node_types(driver, driver.CUgraph(graph.raw_cuda_graph()))
         return Fact("launches", sum(kind in launched for kind in types), source="nodes of the captured step")
 
     def profiled_ns(self) -> IntArray:
@@ -282,3 +284,60 @@ class TorchStep:
         allclose = partial(self._torch.allclose, rtol=RELATIVE, atol=ABSOLUTE)
         if len(found) != len(expected) or not all(map(allclose, found, expected)):
             raise MeasurementError(f"{name}: its results differ from those of an eager step")
+
+
+# What torch.profiler raises if it cannot record: it is running already, CUPTI is missing, or a version lacks a feature.
+REFUSALS = (RuntimeError, AssertionError, AttributeError, ImportError, OSError, TypeError, ValueError)
+CATEGORY = re.compile(rb'"cat":\s*"(\w+)"')
+
+
+class TorchRecorder:
+    """torch.profiler in one of its modes. Raises Skip without PyTorch."""
+
+    def __init__(self, kind: RecorderKind) -> None:
+        load_torch()
+        self._profiler: Any = base.load("torch.profiler", INSTALL)
+        self._kind = kind
+
+    def recorded(self, run: Callable[[], object]) -> Recorded:
+        with self.recording() as profile:
+            run()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            with _refusing():
+                profile.export_chrome_trace(str(path))
+                return counted(path.read_bytes())
+
+    @contextmanager
+    def recording(self) -> Iterator[Any]:
+        with _refusing():
+            known = self._profiler.ProfilerActivity
+            activities = [known.CUDA] if self._kind == "torch_cuda" else [known.CPU, known.CUDA]
+            profile = self._profiler.profile(activities=activities, with_stack=self._kind == "torch_stack")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the profiler warns that an earlier recording's events are lost
+                profile.start()
+        try:
+            yield profile
+        finally:
+            with _refusing():
+                profile.stop()
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except REFUSALS as error:
+        raise Skip(f"torch.profiler does not record here ({type(error).__name__}: {plain(error)})") from error
+
+
+def counted(trace: bytes) -> Recorded:
+    """The records in a trace as torch.profiler writes it; ``diagnose`` counts those of the same categories."""
+    categories = Counter(match[1] for match in CATEGORY.finditer(trace))
+    return Recorded(
+        kernels=categories[b"kernel"],
+        calls=categories[b"cuda_runtime"] + categories[b"cuda_driver"],
+        operators=categories[b"cpu_op"],
+        functions=categories[b"python_function"],
+    )

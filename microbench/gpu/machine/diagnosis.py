@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -40,11 +40,20 @@ class NoGpu(msgspec.Struct, frozen=True):
     next_step: str
 
 
-class Observed(msgspec.Struct, frozen=True):
+class DriverAnswer(msgspec.Struct, frozen=True):
+    """Why libcuda.so.1 does not load, or the results of cuInit, cuDeviceGetCount and cuDriverGetVersion (1000 x major +
+    10 x minor)."""
+
+    library_error: str | None = None
+    init_code: int | None = None
+    device_count: int | None = None
+    cuda_version: int | None = None
+
+
+class Observed(DriverAnswer, frozen=True):
     """What ``observe`` saw; None means that it could not look.
 
-    ``gpus`` are NVIDIA GPUs on the PCI bus, ``bound_to`` the kernel drivers that hold them. ``library_error`` says why
-    libcuda.so.1 does not load; ``init_code`` is cuInit's result, ``cuda_version`` is 1000 x major + 10 x minor.
+    ``gpus`` are NVIDIA GPUs on the PCI bus, ``bound_to`` the kernel drivers that hold them.
     """
 
     gpus: tuple[str, ...] | None = None
@@ -55,10 +64,6 @@ class Observed(msgspec.Struct, frozen=True):
     missing_nodes: tuple[str, ...] = ()
     denied_nodes: tuple[str, ...] = ()
     denied_group: str | None = None
-    library_error: str | None = None
-    init_code: int | None = None
-    device_count: int | None = None
-    cuda_version: int | None = None
     visible_devices: str | None = None
     boards_in_mig_mode: int | None = None
     bindings_version: str | None = None
@@ -78,21 +83,12 @@ class Observed(msgspec.Struct, frozen=True):
         return None if self.cuda_version is None else self.cuda_version // 1000
 
 
-class DriverAnswer(NamedTuple):
-    """Why libcuda does not load, or the results of cuInit, cuDeviceGetCount and cuDriverGetVersion."""
-
-    library_error: str | None = None
-    init_code: int | None = None
-    device_count: int | None = None
-    cuda_version: int | None = None
-
-
-def why_no_gpu(root: str | Path = "/", environment: Mapping[str, str] | None = None) -> NoGpu | None:
+def why_no_gpu(root: str | Path = "/") -> NoGpu | None:
     """Why no GPU can be measured, or None if one can. Never raises.
 
     It calls cuInit in this process, which then keeps the driver loaded, so it is meant for the probe worker and doctor.
     """
-    return diagnose(observe(Path(root), os.environ if environment is None else environment))
+    return diagnose(observe(Path(root), os.environ))
 
 
 # The meaning of each code of enum cudaError_enum (cuda.h) that cuInit may return.
@@ -248,7 +244,7 @@ def observe(
         missing_nodes=tuple(node for node in NODES if node not in present),
         denied_nodes=tuple(denied),
         denied_group=_group(machine.at(denied[0])) if denied else None,
-        **answer._asdict(),
+        **msgspec.structs.asdict(answer),
         visible_devices=environment.get("CUDA_VISIBLE_DEVICES"),
         boards_in_mig_mode=boards_in_mig_mode() if shows_none else None,
         bindings_version=version("cuda-bindings"),

@@ -1,18 +1,19 @@
-"""Facts about a GPU's links: PCIe as trained and as the slot allows, NVLinks, and the distance to other devices.
+"""Facts about a GPU's links: PCIe as trained and as the slot allows, NVLinks, and the paths to other devices.
 
 All links belong to the board, so a MIG instance gets its board's answers.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from microbench.core.model import Fact, GpuInfo, LinkInfo
+from microbench.core.model import Fact, GpuInfo, LinkInfo, pcie_raw_rate
 from microbench.gpu.machine import pci
 from microbench.gpu.machine import query as nvml
 from microbench.host.affinity import nodes
-from microbench.host.files import Machine, known, stated, unknown
+from microbench.host.files import Machine, known, labelled, stated, unknown
 
 FLATTENED = "a virtual machine hides the real ports above the GPU"
 GROUPS = "/sys/kernel/iommu_groups"
@@ -253,20 +254,16 @@ def topology(query: nvml.Query, links: NvLinks, bus_id: str) -> tuple[nvml.Answe
     by_pcie = level._replace(value=nvml.TOPOLOGY_LEVELS.get(level.value), reason=level.reason or "NVML does not know")
     if links.reason is not None:
         return nvml.Answer(None, links.reason), by_pcie
-    joined = _links_to(query, links, bus_id, other.value)
-    return nvml.Answer(f"NV{joined}" if joined else "none"), by_pcie
-
-
-def _links_to(query: nvml.Query, links: NvLinks, bus_id: str, other: Any) -> int:
-    """How many NVLinks lead to another GPU, directly or through a switch; 0 if NVML knows of none."""
+    # The NVLinks that lead to it, directly or through a switch; none if NVML knows of none.
     ends = [query.ask_board("nvmlDeviceGetNvLinkRemotePciInfo", link).member("busId").value for link in links.active]
-    direct = sum(pci.same_device(end, bus_id) for end in ends)
-    if direct:
-        return direct
-    kinds = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link).value for link in links.active]
-    switched = sum(nvml.NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
-    status = query.ask_board("nvmlDeviceGetP2PStatus", other, nvml.PEERS_BY_NVLINK).value if switched else None
-    return switched if status == nvml.PEERS_OK else 0
+    joined = sum(pci.same_device(end, bus_id) for end in ends)
+    if not joined:
+        kinds = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link).value for link in links.active]
+        switched = sum(nvml.NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
+        if switched:
+            status = query.ask_board("nvmlDeviceGetP2PStatus", other.value, nvml.PEERS_BY_NVLINK).value
+            joined = switched if status == nvml.PEERS_OK else 0
+    return nvml.Answer(f"NV{joined}" if joined else "none"), by_pcie
 
 
 # In the words of ``nvidia-smi topo -m``: at most one switch between them; several switches; the host bridge (a CPU's
@@ -296,7 +293,11 @@ def distance(first: str | None, second: str | None, root: Path = Path("/")) -> n
     if not all(way.hops for way in ways):
         return nvml.Answer(None, "sysfs does not show both devices")
     if ways[0].root != ways[1].root:
-        return _between_roots(first, second, root)
+        numbers = pci.numa_node(first, root), pci.numa_node(second, root)
+        if None not in numbers:
+            return nvml.Answer("NODE" if numbers[0] == numbers[1] else "SYS")
+        silent = "the firmware does not say on which NUMA nodes they are"
+        return nvml.Answer("NODE") if len(nodes(Machine(root))) == 1 else nvml.Answer(None, silent)
     down = [[hop.bus_id for hop in reversed(way.hops)] for way in ways]
     shared = sum(1 for _ in takewhile(lambda ids: ids[0] == ids[1], zip(*down, strict=False)))
     if shared == 0:
@@ -314,24 +315,12 @@ def network_devices(root: Path = Path("/")) -> tuple[NetworkDevice, ...]:
         if kind.startswith(NETWORK_CLASS) and not machine.exists(f"{folder}/physfn"):
             virtio = machine.read(f"{folder}/vendor").text == VIRTIO_VENDOR
             reason = "a virtio device exists only in its hypervisor's software, not on the bus" if virtio else None
-            devices.append(NetworkDevice(_network_name(machine, folder) or bus_id, bus_id, reason))
+            # InfiniBand's name comes first, as in nvidia-smi; a virtio controller's interface belongs to its child.
+            inside = [folder, *(f"{folder}/{name}" for name in machine.names(folder) if name.startswith("virtio"))]
+            places = [f"{folder}/infiniband", *(f"{place}/net" for place in inside)]
+            found = next((name for place in places for name in machine.names(place)), bus_id)
+            devices.append(NetworkDevice(found, bus_id, reason))
     return tuple(devices)
-
-
-def _between_roots(first: str | None, second: str | None, root: Path) -> nvml.Answer:
-    numbers = pci.numa_node(first, root), pci.numa_node(second, root)
-    if None not in numbers:
-        return nvml.Answer("NODE" if numbers[0] == numbers[1] else "SYS")
-    if len(nodes(Machine(root))) == 1:
-        return nvml.Answer("NODE")
-    return nvml.Answer(None, "the firmware does not say on which NUMA nodes they are")
-
-
-def _network_name(machine: Machine, folder: str) -> str | None:
-    """InfiniBand's name comes first, as in nvidia-smi; the interface of a virtio controller belongs to its child."""
-    inside = [folder, *(f"{folder}/{name}" for name in machine.names(folder) if name.startswith("virtio"))]
-    places = [f"{folder}/infiniband", *(f"{place}/net" for place in inside)]
-    return next((name for place in places for name in machine.names(place)), None)
 
 
 def _neighbours(
@@ -370,3 +359,103 @@ def _to_gpu(
         return known(name, by_pcie.value, f"NVML{note}")
     near = distance(gpu.pci_bus_id, bus_id, root)
     return stated(name, near.value, f"{pci.DEVICES}{note}", f"{near.reason}; {by_pcie.why_none}")
+
+
+CPU_INFO = "/proc/cpuinfo"
+PORT_RATE = re.compile(r"([\d.]+) Gb/sec")
+ACTIVE = "4:"  # the kernel's number of the state ACTIVE of an InfiniBand or RoCE port
+GIGABIT_BYTES = 1e9 / 8
+
+
+def path_facts(
+    bus_id: str | None, topology: Iterable[Fact], others: Sequence[tuple[int, str]] = (), root: Path = Path("/")
+) -> tuple[Fact, ...]:
+    """``path0_device``, ``path0_switches`` and so on for every device whose class in ``topology`` is a PCIe class.
+
+    ``topology`` are the facts of topology.py. Devices joined by NVLink, and devices whose place on the bus is hidden,
+    have no path. ``others`` are CUDA index and bus id of the other GPUs. Further facts identify the processor, because
+    a path may lead through it.
+    """
+    classes = {fact.name: fact.value for fact in topology if fact.name.startswith(TOPOLOGY)}
+    near = {name.removeprefix(TOPOLOGY): value for name, value in classes.items() if value in get_args(Nearness)}
+    own = pci.way_to_root(bus_id, root)
+    facts: list[Fact] = []
+    gpus = [NetworkDevice(f"gpu{index}", other) for index, other in others]
+    devices = [device for device in (*gpus, *network_devices(root)) if device.name in near]
+    for number, device in enumerate(devices):
+        prefix, network = f"path{number}_", device not in gpus
+        facts.append(known(f"{prefix}device", device.name, f"{pci.DEVICES}/{device.bus_id}"))
+        facts += _between(prefix, own, pci.way_to_root(device.bus_id, root), root, network=network)
+        if network:
+            facts += _port(prefix, device, Machine(root))
+    if devices:
+        facts += _processor(Machine(root))
+    return tuple(facts)
+
+
+def _between(prefix: str, own: pci.Way, other: pci.Way, root: Path, *, network: bool) -> Iterator[Fact]:
+    """Facts of both ways below the lowest device that they share, or of the whole ways if they share none."""
+    shared = {hop.bus_id for hop in own.hops} & {hop.bus_id for hop in other.hops}
+    sides = [tuple(takewhile(lambda hop: hop.bus_id not in shared, way.hops)) for way in (own, other)]
+    source = f"{pci.DEVICES}/{other.hops[0].bus_id}" if other.hops else pci.DEVICES
+    # On each side there are the endpoint, the port above it, and two more ports for each further switch.
+    between = [len(side) - 2 for side in sides]
+    whole = all(count >= 0 and count % 2 == 0 for count in between)
+    switches = sum(between) // 2 + bool(shared) if whole else None
+    yield stated(f"{prefix}switches", switches, source, "a bridge of another kind is on the way")
+    hops = [hop for side in sides for hop in side]
+    # A GPU's link counts with its highest speed, because an idle GPU trains it down; the link of a network device
+    # counts with its current speed.
+    trained = {hop.bus_id for hop in sides[1]} if network else set()
+    rated = []
+    for hop in hops:
+        generation, lanes = hop.link.generation_max, hop.link.lanes_max
+        if hop.bus_id in trained and hop.link.generation_now and hop.link.lanes_now:
+            generation, lanes = hop.link.generation_now, hop.link.lanes_now
+        if rate := pcie_raw_rate(generation or 0, lanes or 0):
+            rated.append((rate, generation, lanes, hop.bus_id))
+    _, generation, lanes, narrowest = min(rated, key=lambda one: one[0], default=(None, None, None, None))
+    for name, value in (("generation", generation), ("lanes", lanes), ("narrowest_bus_id", narrowest)):
+        yield stated(f"{prefix}{name}", value, source, "sysfs gives no speed of any link on the way")
+    payloads = [hop.control.max_payload_bytes for hop in hops]
+    sizes = [size for size in payloads if size is not None]
+    why = next((hop.control.reason for hop in hops if hop.control.reason), pci.NOT_SHOWN)
+    yield stated(f"{prefix}max_payload_bytes", min(sizes, default=None), f"{source}/config", why)
+    bridges = [hop for side in sides for hop in side[1:]]
+    yield redirection(f"{prefix}acs", bridges, root) if bridges else known(f"{prefix}acs", False, source)
+    if network and other.hops:
+        control = other.hops[0].control
+        for name in ("max_read_request_bytes", "extended_tags"):
+            yield stated(f"{prefix}{name}", getattr(control, name), f"{source}/config", control.reason or why)
+
+
+def _port(prefix: str, device: NetworkDevice, machine: Machine) -> Iterator[Fact]:
+    """The device's RDMA state ("active", "down", "no"), its fastest active port ("mlx5_0:1") and that port's rate."""
+    folder = f"{pci.DEVICES}/{device.bus_id}/infiniband"
+    names = machine.names(folder)
+    ports = [(name, port) for name in names for port in machine.names(f"{folder}/{name}/ports")]
+    active = {}
+    for name, port in ports:
+        files = f"{folder}/{name}/ports/{port}"
+        if (machine.read(f"{files}/state").text or "").startswith(ACTIVE):
+            match = PORT_RATE.match(machine.read(f"{files}/rate").text or "")
+            active[f"{name}:{port}"] = float(match[1]) * GIGABIT_BYTES if match else None
+    state = "no" if not names else None if not ports else "active" if active else "down"
+    yield stated(f"{prefix}rdma", state, folder, "sysfs shows no port of the device")
+    fastest = max(active, key=lambda port: active[port] or 0.0, default=None)
+    yield stated(f"{prefix}port", fastest, folder, "no active port")
+    rate = active[fastest] if fastest else None
+    yield stated(f"{prefix}port_bytes_per_s", rate, folder, "no active port with a rate")
+
+
+def _processor(machine: Machine) -> Iterator[Fact]:
+    """Vendor, family and model number of the processor: a path through it depends on them."""
+    reading = machine.read(CPU_INFO)
+    arm = "ARM" if labelled(reading.text, "CPU implementer") else None
+    power = "POWER" if (labelled(reading.text, "cpu") or "").startswith("POWER") else None
+    vendor = labelled(reading.text, "vendor_id") or arm or power
+    yield stated("processor_vendor", vendor, CPU_INFO, reading.reason or "the kernel names no vendor")
+    for name, label in (("processor_family", "cpu family"), ("processor_model", "model")):
+        text = labelled(reading.text, label) or ""
+        number = int(text) if text.isdecimal() else None
+        yield stated(name, number, CPU_INFO, reading.reason or "the kernel gives no such number")

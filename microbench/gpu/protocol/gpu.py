@@ -1,9 +1,12 @@
-"""The protocol Gpu: the operations of a GPU for benchmarks and the Meter. Times are raw stamps in ns."""
+"""The operations of a GPU, and of what works on one, for benchmarks and the Meter. Times are raw stamps in ns."""
 
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, GpuInfo, Telemetry
@@ -36,6 +39,7 @@ class Submit(Protocol):
 
 
 Result = TypeVar("Result")
+Mode = TypeVar("Mode", bound=str)
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")
@@ -50,13 +54,13 @@ LAUNCH_STREAMS: tuple[LaunchStreams, ...] = ("one", "two")
 STREAMS_VARIABLE = "MICROBENCH_LAUNCH_STREAMS"
 
 
-def launch_streams() -> LaunchStreams:
-    """The value of STREAMS_VARIABLE in this process. Raises MeasurementError for an unknown value."""
-    named = os.environ.get(STREAMS_VARIABLE, "two")
-    for streams in LAUNCH_STREAMS:
-        if streams == named:
-            return streams
-    raise MeasurementError(f"{STREAMS_VARIABLE}={named}: only {' and '.join(LAUNCH_STREAMS)} are known")
+def mode_here(variable: str, modes: Sequence[Mode], default: Mode) -> Mode:
+    """The mode that a variable gives this process. Raises MeasurementError for an unknown one."""
+    named = os.environ.get(variable, default)
+    for mode in modes:
+        if mode == named:
+            return mode
+    raise MeasurementError(f"{variable}={named} is no mode: there are {', '.join(modes)}")
 
 
 # The most launches queued behind a gate if this GPU's queue depth has not been measured: half of the 1021 that
@@ -205,11 +209,9 @@ class Gpu(Protocol):
         """Release the context."""
 
 
-class ColdStarts(Protocol):
-    """First uses of the GPU in a process that has not touched it yet. Each can be timed once per process."""
-
-    def seconds(self, what: str) -> float:
-        """Host time of one first use, in s. Raises Skip if this machine cannot do it."""
+# Host time, in s, of a first use of the GPU in a process that has not touched it yet; each can be timed once a process.
+# Raises Skip if this machine cannot do it.
+ColdStarts = Callable[[str], float]
 
 
 class Host(Protocol):
@@ -235,3 +237,64 @@ class Host(Protocol):
 
     def cores(self) -> int:
         """Physical cores that this process may run on."""
+
+
+FloatArray = npt.NDArray[np.float64]
+Direction = Literal["h2d", "d2h"]
+HostMemory = Literal["pageable", "pinned", "write_combined", "registered"]
+
+
+class Checked(Protocol):
+    """Moves data that can be refreshed before a measurement and compared after it."""
+
+    def fresh(self) -> None:
+        """Write a new pattern to every source and poison to every destination; returns when both are done."""
+
+    def check(self) -> str:
+        """Compare each whole destination with the pattern of the last ``fresh``. Returns how it was compared.
+
+        Raises MeasurementError for the first wrong byte.
+        """
+
+
+class Transfer(Checked, Protocol):
+    """A movement of ``size_bytes`` by a copy engine or a kernel, which can be repeated.
+
+    ``submit`` goes to stream 0. It can be queued behind a gate unless ``blocks`` is True: a copy of pageable memory
+    waits inside the call, or returns before its data have arrived.
+    """
+
+    submit: Submit
+    size_bytes: int
+    blocks: bool
+
+
+class Operations(Checked, Protocol):
+    """Work that is counted in operations (random accesses, atomic additions): ``operations`` per call."""
+
+    submit: Submit
+    operations: int
+
+
+# CUPTI's kernel records alone; torch.profiler with CUDA activities, then also with CPU activities, then also with
+# Python stacks; the recorder of `microbench watch`.
+RecorderKind = Literal["cupti", "torch_cuda", "torch_cpu", "torch_stack", "watch"]
+
+
+class Recorded(NamedTuple):
+    """How many kernels, calls of CUDA, operators of PyTorch and Python functions were recorded."""
+
+    kernels: int
+    calls: int = 0
+    operators: int = 0
+    functions: int = 0
+
+
+class Recorder(Protocol):
+    """A profiler of this process. Both methods raise Skip, with the reason, if it cannot record."""
+
+    def recording(self) -> AbstractContextManager[object]:
+        """Record everything that happens inside."""
+
+    def recorded(self, run: Callable[[], object]) -> Recorded:
+        """The records that ``run`` makes. ``run`` must wait for the work that it submits."""
