@@ -239,15 +239,21 @@ def fill(size_bytes: int, available: Callable[[], int], longest_wait_s: float = 
     with ExitStack() as held, suppress(OSError):
         while taken_bytes < size_bytes and time.monotonic() - began_s < LONGEST_FILL_S:
             step_bytes = min(STEP_BYTES, size_bytes - taken_bytes)
-            ends_s = time.monotonic() + longest_wait_s
-            while available() < step_bytes and time.monotonic() < ends_s:
-                time.sleep(0.05)
-            if available() < step_bytes:
+            if not _comes(step_bytes, available, longest_wait_s):
                 break
             pages = held.enter_context(mmap.mmap(-1, step_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
             np.frombuffer(pages, dtype=np.uint8)[:: mmap.PAGESIZE] = 1
             taken_bytes += step_bytes
     return taken_bytes
+
+
+def _comes(size_bytes: int, available: Callable[[], int], longest_wait_s: float) -> bool:
+    began_s = time.monotonic()
+    while available() < size_bytes:
+        if time.monotonic() - began_s >= longest_wait_s:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _available(machine: Machine) -> Room:
