@@ -40,7 +40,7 @@ MOST_ROOMS, MOST_ARROWS = 20, 85
 LINES = {
     "core": 1517,  # async functions and generators are run
     "analysis": 1452,  # busy rounds of the host are told by its controls, and by calls of Python layers
-    "host": 1776,  # says that it needs Numba
+    "host": 1782,  # says that it needs Numba
     "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
     "gpu": 8386,
     "meter": 941,
