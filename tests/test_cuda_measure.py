@@ -118,7 +118,7 @@ def test_a_kernel_near_the_bandwidth_of_this_gpu() -> None:
     run = store.read(Path("run.json"))
     (kernel,) = own.kernels(evidence_by_device(run, rows(run))[0])
     assert kernel.limit[0] == "bandwidth"
-    assert 0.7 < max(ceiling.share for ceiling in kernel.ceilings) < 1.1
+    assert 0.6 < max(ceiling.share for ceiling in kernel.ceilings) < 1.1
     assert kernel.whole("spill_bytes") == 0
     assert 0 < kernel.whole("registers") < 64
     assert kernel.occupancy == 1.0
