@@ -14,6 +14,7 @@ import dis
 import enum
 import functools
 import gc
+import io
 import numbers
 import os
 import random
@@ -646,6 +647,8 @@ def _draws(one: Any) -> bool:
     """Whether it gives another value each time: an iterator, or its ``__next__``, but not one of the user's."""
     if isinstance(one, types.MethodWrapperType) and one.__name__ == "__next__":
         one = one.__self__
+    if isinstance(one, io.IOBase) and (one.closed or not one.readable()):
+        return False  # a stream that is only written to, such as a logger's
     return isinstance(one, Iterator) and not isinstance(one, weakref.ProxyTypes) and not _is_own(type(one))
 
 
