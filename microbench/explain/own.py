@@ -276,7 +276,8 @@ def _rates(evidence: Evidence, case: Row, same: Mapping[str, Row]) -> Rates:
 
 def with_roofs(evidence: Evidence) -> Evidence:
     """This run if it has the memory's bandwidth, else the run whose ceilings it was given."""
-    return next((one for one in (evidence, evidence.ceilings) if one is not None and bandwidth_roof(one)), evidence)
+    several = [one for one in (evidence, evidence.ceilings) if one is not None]
+    return next((one for one in several if (roof := bandwidth_roof(one)) and roof.row is not None), evidence)
 
 
 def _ceilings(where: Evidence, rates: Rates) -> Iterator[Ceiling]:
