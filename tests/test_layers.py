@@ -44,7 +44,7 @@ LINES = {
     "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
     "gpu": 8386,
     "meter": 951,
-    "experiments": 9927,  # async functions and generators are run; compilers have bounded memory
+    "experiments": 9929,  # async functions and generators are run; compilers have bounded memory; large outputs
     "benchmarks": 4764,  # rates of functions
     "capture": 2817,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
