@@ -118,7 +118,7 @@ def test_a_kernel_near_the_bandwidth_of_this_gpu() -> None:
     run = store.read(Path("run.json"))
     (kernel,) = own.kernels(evidence_by_device(run, rows(run))[0])
     assert kernel.limit[0] == "bandwidth"
-    assert 0.7 < max(ceiling.share for ceiling in kernel.rates.ceilings) < 1.1
+    assert 0.6 < max(ceiling.share for ceiling in kernel.rates.ceilings) < 1.1
     assert kernel.whole("spill_bytes") == 0
     assert 0 < kernel.whole("registers") < 64
     assert kernel.occupancy == 1.0
@@ -138,7 +138,7 @@ def test_a_function_near_the_bandwidth_of_this_gpu() -> None:
     assert step.kernels is not None
     assert step.rates.bandwidth.value == pytest.approx((512 << 20) / step.kernels.value)
     assert step.limit == f"bandwidth-bound: {step.rates.reached}"
-    assert 0.7 < max(ceiling.share for ceiling in step.rates.ceilings) < 1.1
+    assert 0.6 < max(ceiling.share for ceiling in step.rates.ceilings) < 1.1
 
 
 def test_templates_cooperative_grids_spills_and_short_kernels() -> None:
