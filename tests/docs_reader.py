@@ -75,6 +75,7 @@ def fill(here: Path, other: NotPython) -> None:
     texts = {
         "train.py": PROGRAM, "serve.py": PROGRAM, "short.py": PROGRAM, "mypackage/__init__.py": "",
         "mypackage/steps.py": f"{PROGRAM}\ndef decode_step(): return step(8)\n", "kernels.cu": KERNEL, "input.cfg": "",
+        "copying.py": "def setup(n): return (n,)\ndef copy(n): return n\n",
         "lightning/__init__.py": TRAINER.format("Callback"), "lightning/pytorch.py": TRAINER.format("Callback"),
         "transformers/__init__.py": TRAINER.format("TrainerCallback"), "conftest.py": "",
         "bin/python": f'exec "{sys.executable}" "$@"', "bin/microbench": f'exec "{sys.executable}" -m microbench "$@"',

@@ -118,11 +118,27 @@ def test_a_kernel_near_the_bandwidth_of_this_gpu() -> None:
     run = store.read(Path("run.json"))
     (kernel,) = own.kernels(evidence_by_device(run, rows(run))[0])
     assert kernel.limit[0] == "bandwidth"
-    assert 0.6 < max(ceiling.share for ceiling in kernel.ceilings) < 1.1
+    assert 0.6 < max(ceiling.share for ceiling in kernel.rates.ceilings) < 1.1
     assert kernel.whole("spill_bytes") == 0
     assert 0 < kernel.whole("registers") < 64
     assert kernel.occupancy == 1.0
     assert kernel.kernel is None or kernel.kernel.value == pytest.approx(kernel.duration.value, rel=0.05)
+
+
+def test_a_function_near_the_bandwidth_of_this_gpu() -> None:
+    assert call("run", "memory_stream", "memory_levels", "--quick", "--out", "run.json").exit_code == 0
+    pytest.importorskip("triton")
+    arguments = ("in_triton.py::softmax", "--setup", "in_triton.py::softmax_setup", "--bytes", "2*4*16384*4096")
+    result = call("measure", *arguments, "--into", "run.json", COLUMNS="80")
+    sys.stdout.write(result.stdout)
+    assert result.exit_code == 0
+    run = store.read(Path("run.json"))
+    (step,) = own.steps(evidence_by_device(run, rows(run))[0])
+    assert step.rates.bandwidth is not None
+    assert step.kernels is not None
+    assert step.rates.bandwidth.value == pytest.approx((512 << 20) / step.kernels.value)
+    assert step.limit == f"bandwidth-bound: {step.rates.reached}"
+    assert 0.6 < max(ceiling.share for ceiling in step.rates.ceilings) < 1.1
 
 
 def test_templates_cooperative_grids_spills_and_short_kernels() -> None:

@@ -43,20 +43,20 @@ LINES = {
     "host": 1782,  # says that it needs Numba
     "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
     "gpu": 8386,
-    "meter": 941,
-    "experiments": 9927,  # async functions and generators are run; compilers have bounded memory
-    "benchmarks": 4729,
+    "meter": 951,
+    "experiments": 9929,  # async functions and generators are run; compilers have bounded memory; large outputs
+    "benchmarks": 4764,  # rates of functions
     "capture": 2817,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 3949,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6028,
+    "explain": 6079,  # functions are compared with ceilings as kernels are
     "archive": 1860,
     "traces": 3400,
     "diagnosis": 6872,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2121,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8065,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8070,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
-    "library": 2108,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
+    "library": 2118,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
     "cli": 2504,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}

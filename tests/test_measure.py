@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from command_line import call
-from fake_session import exact
+from fake_session import exact, facts, medians
 from msgspec.structs import replace
 from typer.testing import Result
 
@@ -21,16 +21,19 @@ import microbench as mb
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.analysis.stats import rows
 from microbench.archive import store
-from microbench.core.errors import MeasurementError, UsageError
+from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.core.model import Run
 from microbench.core.targets import Argument, argument, check_kernel, dimensions, number, target
+from microbench.core.units import percent, quantity
 from microbench.experiments.own import callables
 from microbench.experiments.own.callables import OwnCall, bound
 from microbench.experiments.own.culprit import follow
-from microbench.experiments.own.step import WARM_UPS, NotCapturedError, own_step
+from microbench.experiments.own.step import WARM_UPS, NotCapturedError, SimulatedOwnStep, own_step
 from microbench.explain import own
+from microbench.explain.compute_products import bandwidth_roof
 from microbench.explain.rules import of_suite
 from microbench.gpu.fake.costs import FakeCosts
+from microbench.library.runs import ceilings_of
 from microbench.report.suites.own import roofline
 
 STEPS = """
@@ -70,19 +73,34 @@ extern "C" __global__ void saxpy(const float* x, float* __restrict__ y, float a)
 }
 template <typename T> __global__ void scale(T* x, T a) { x[threadIdx.x] *= a; }
 """
+RATED = """
+from microbench.core.ops import Launch
+
+def setup(gpu, duration, count=1):
+    return gpu.bind(Launch(duration_ns=duration)), count, gpu
+
+def copy(kernel, count, gpu):
+    kernel(count)
+
+def waiting(kernel, count, gpu):
+    kernel(count)
+    gpu.synchronize()
+"""
 SAXPY = ("--arg", "f32[1<<20]", "--arg", "f32[1<<20]", "--arg", "2.0f")
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "steps.py").write_text(STEPS)
+    (tmp_path / "rated.py").write_text(RATED)
     (tmp_path / "kernels.cu").write_text(KERNELS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
     path = list(sys.path)
     yield tmp_path
     sys.path[:] = path
-    sys.modules.pop("steps", None)
+    for name in ("steps", "rated"):
+        sys.modules.pop(name, None)
 
 
 def measure(*arguments: str) -> tuple[Result, Run]:
@@ -217,19 +235,108 @@ def test_kernels_are_drawn_under_the_measured_roofs(monkeypatch: pytest.MonkeyPa
     assert drawn.lines[0].points == ((1.0, (1 << 30) / kernel.best_s),)
     roof = dict(drawn.lines[1].points)
     assert max(roof.values()) == max(rate for _, rate in drawn.lines[2].points)
-    assert "Your kernels under" in call("show", "run.json", "own").stdout
-    far = kernel._replace(ceilings=(kernel.ceilings[0]._replace(share=0.1),))
+    assert "Your kernels and functions under" in call("show", "run.json", "own").stdout
+    far = kernel._replace(rates=kernel.rates._replace(ceilings=(kernel.rates.ceilings[0]._replace(share=0.1),)))
     assert (far.limit[0], far.limit[1].partition("; ")[2].partition(":")[0]) == (
         "unknown",
         "the other ceiling is not known",
     )
-    cached = kernel._replace(ceilings=(own.Ceiling(own.L2_CEILING, 11e12, "B/s", 0.3),))
+    l2 = own.Ceiling(own.L2_CEILING, 11e12, "B/s", 0.3)
+    cached = kernel._replace(rates=kernel.rates._replace(ceilings=(l2,)))
     monkeypatch.setattr(own, "kernels", lambda evidence: [cached])
     drawn = roofline(group)
     assert drawn is not None
-    dram, l2, compute = (line.points for line in drawn.lines[1:])
-    assert l2[0][1] / dram[0][1] == pytest.approx(11e12 / (dram[0][1] / dram[0][0]))
-    assert compute[0] == l2[1]
+    dram, of_l2, compute = (line.points for line in drawn.lines[1:])
+    assert of_l2[0][1] / dram[0][1] == pytest.approx(11e12 / (dram[0][1] / dram[0][0]))
+    assert compute[0] == of_l2[1]
+
+
+OF_A_KERNEL, OF_A_CALL = "the kernel's duration", "the GPU's time of a call"
+OF_ALL = "the sum of its kernels' durations"
+
+
+@pytest.mark.parametrize(("function", "count", "duration", "metric", "over"), [
+    ("copy", 1, 200_000, "kernels", OF_A_KERNEL), ("copy", 1, 100, "kernels", OF_A_KERNEL),
+    ("copy", 4, 50_000, "gpu", OF_A_CALL), ("copy", 4, 100, "gpu", OF_A_CALL),
+    ("waiting", 4, 50_000, "kernels", OF_ALL),
+])  # fmt: skip
+def test_a_functions_rate_is_made_from_the_time_of_the_gpu(
+    function: str, count: int, duration: int, metric: str, over: str
+) -> None:
+    case: dict[str, int | str] = {"function": f"rated.py::{function}", "setup": "rated.py::setup"}
+    case |= {"bytes": "4000*duration*count", "flop": "duration", "duration": duration, "count": count}
+    taken = medians("own_step", **case)
+    assert taken["bandwidth"] == pytest.approx(4000 * duration * count / taken[metric])
+    assert taken["throughput"] == pytest.approx(duration / taken[metric])
+    assert facts("own_step", **case)["rates_over"].value == over
+    costs = FakeCosts()
+    if duration == 100:
+        assert taken["submit"] > 1.3 * taken[metric], "its host's time is another one"
+    if metric == "gpu":
+        assert taken["gpu"] == pytest.approx(count * (costs.kernel_ns(duration) + costs.gap_stream_ns) * 1e-9, rel=0.02)
+    bare = medians("own_step", **{name: value for name, value in case.items() if name not in ("bytes", "flop")})
+    assert {"bandwidth", "throughput"} & {*bare} == set()
+
+
+def test_a_rate_whose_time_nobody_knows_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: object) -> object:
+        raise Skip("needs CUPTI")
+
+    monkeypatch.setattr(SimulatedOwnStep, "profiled_ns", unknown)
+    case = {"setup": "rated.py::setup", "bytes": "1GB", "duration": 1000}
+    assert "bandwidth" in medians("own_step", function="rated.py::copy", **case)
+    assert facts("own_step", function="rated.py::copy", **case)["rates_over"].value == OF_A_CALL
+    assert "bandwidth" not in medians("own_step", function="rated.py::waiting", **case)
+    told = facts("own_step", function="rated.py::waiting", **case)["rates_over"].reason
+    assert told == "neither a gate nor CUPTI tells the GPU's time of a call"
+
+
+def test_functions_and_kernels_are_told_their_share_of_the_ceiling_in_the_same_words() -> None:
+    assert call("run", "memory_stream", "--quick", "--device", "fake", "--out", "run.json").exit_code == 0
+    kernel = ("kernels.cu:saxpy", "--grid", "1056", "--block", "256", *SAXPY, "--bytes", "1GiB")
+    assert call("measure", *kernel, "--device", "fake", "--into", "run.json").exit_code == 0
+    function = ("rated.py::copy", "--setup", "rated.py::setup", "--axis", "duration=260000,100")
+    work = ("--bytes", "4000*duration")
+    result = call("measure", *function, *work, "--device", "fake", "--into", "run.json", COLUMNS="200")
+    assert result.exit_code == 0
+    run = store.read(Path("run.json"))
+    group = evidence_by_device(run, rows(run))[0]
+    (saxpy,), (long, short) = own.kernels(group), own.steps(group)
+    roof = bandwidth_roof(group)
+    assert roof is not None
+    for rates in (saxpy.rates, long.rates, short.rates):
+        assert rates.bandwidth is not None
+        assert rates.near is not None
+        assert rates.near.share == pytest.approx(rates.bandwidth.value / roof.value)
+        assert rates.reached.startswith(f"{quantity(rates.bandwidth.value, 'B/s')} over the kernel's duration, ")
+        assert rates.reached.endswith(f" of DRAM as measured ({quantity(roof.value, 'B/s')})")
+    assert saxpy.kernel is not None
+    assert saxpy.rates.bandwidth.value == pytest.approx((1 << 30) / saxpy.kernel.value)
+    assert saxpy.limit == ("bandwidth", f"bandwidth-bound: {saxpy.rates.reached}")
+    assert long.limit == f"bandwidth-bound: {long.rates.reached}"
+    assert short.limit.startswith("launch-bound")
+    screen = " ".join(result.stdout.split())
+    assert screen.count(long.limit) == screen.count(f"{short.limit} · {short.rates.reached}") == 1
+    table = call("show", "run.json", "own").stdout
+    assert all(f"{percent(one.rates.near.share)} of {quantity(roof.value, 'B/s')}" in table for one in (long, short))
+
+
+def test_a_function_has_the_ceilings_of_another_run_of_its_gpu() -> None:
+    arguments = ("rated.py::copy", "--setup", "rated.py::setup", "--axis", "duration=100000", "--bytes", "400MB")
+    result, run = measure(*arguments)
+    words = "over the kernel's duration; no ceiling of this GPU is known: microbench run memory compute measures them"
+    assert words in " ".join(result.stdout.split())
+    (gpu,) = run.sessions[0].gpus
+    there = replace(run.sessions[0].environment, gpus=(replace(gpu, name="NVIDIA H200"),))
+    known = replace(run, sessions=(replace(run.sessions[0], environment=there),))
+    (step,) = own.steps(evidence_by_device(known, rows(known), ceilings_of(known))[0])
+    assert step.rates.near is not None
+    assert step.rates.near.rate > 4e12
+    assert "% of DRAM as measured (4." in step.rates.reached
+    (outcome,) = run.outcomes
+    case = replace(outcome.case, params={"function": "rated.py::copy"})
+    bare = replace(known, outcomes=(replace(outcome, case=case),))
+    assert ceilings_of(bare) is None, "where no bytes were given, no other run is read"
 
 
 def test_axes_stand_for_their_values_in_every_formula() -> None:
@@ -253,6 +360,8 @@ def test_axes_stand_for_their_values_in_every_formula() -> None:
     (("nowhere.cu:saxpy",), "there is no file"),
     (("steps.py::stp",), "did you mean step"),
     (("steps.py::step", "--grid", "1"), "--grid is for kernels"),
+    (("steps.py::step", "--bytes", "12*n", "--axis", "count=1"), "12*n is not a number"),
+    (("steps.py::step", "--flop", "-1"), "a whole number from 0 on"),
     (("steps.py::step", "--axis", "count"), "is not NAME=VALUE"),
     (("steps.py::step", "--axis", "setup=1"), "choose another name"),
     (("steps",), "names no kernel and no function"),

@@ -148,14 +148,13 @@ def of_rows(samples: FloatArray, metrics: Sequence[Metric], measured: Sequence[M
         values = np.sort(works / values, axis=1)  # the longest time is the lowest rate
     shares, raw_medians, every = _across(values), _across(raw)[:, MEDIAN], np.arange(len(values))
     low, high = (values[every, ranks] for ranks in ranks_of(samples, raw_medians))
-    step = np.array([(each.resolution or 0.0) / each.calls_per_sample for each in measured])
-    step *= metrics[0].kind != "rate"
+    # A step of the clock in the metric's unit.
+    step = np.array([float(each.resolution or 0.0) for each in measured]) / raw_medians * shares[:, MEDIAN]
     narrow = high - low < step
     if narrow.any():
         low = np.where(narrow, shares[:, MEDIAN] - step / 2, low)
         high = np.where(narrow, shares[:, MEDIAN] + step / 2, high)
-    blurs = np.array([float(each.resolution or 0.0) for each in measured]) / raw_medians * shares[:, MEDIAN]
-    levels = levels_of_samples(values, shares[:, MEDIAN], blurs)
+    levels = levels_of_samples(values, shares[:, MEDIAN], step)
     columns = low, high, values[:, 0], values[:, -1], raw_medians
     return list(map(Quantiles, *shares.T.tolist(), *(column.tolist() for column in columns), levels))
 

@@ -38,7 +38,7 @@ def measure(
     """Measure a kernel or function of your own: its time, its launches, what limits it, what a graph gives.
 
     A function is timed, captured into a CUDA graph and compared with its replays; if the capture fails, the line that
-    stops it is named. A kernel of a .cu file is compiled, timed and compared with the measured ceilings of this GPU.
+    stops it is named. A kernel of a .cu file is compiled and timed. Rates are compared with the measured ceilings.
     """
     from microbench.diagnosis.changed import Side
     from microbench.explain.own import OWN_PARAMETERS

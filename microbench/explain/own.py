@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rule, said, sentence
@@ -48,10 +48,71 @@ class Ceiling(NamedTuple):
     share: float
 
 
+class Rates(NamedTuple):
+    """What a case moves and computes a second, from the bytes and operations that were given for it, and the ceilings
+    that it is compared with. A row is None if its work was not given, or if the GPU's time is unknown."""
+
+    case: Row
+    bandwidth: Row | None
+    throughput: Row | None
+    ceilings: tuple[Ceiling, ...] = ()
+
+    @property
+    def precision(self) -> str:
+        return str(self.case.params.get("precision", "fp32"))
+
+    @property
+    def near(self) -> Ceiling | None:
+        return max(self.ceilings, key=lambda ceiling: ceiling.share, default=None)
+
+    @property
+    def point(self) -> tuple[float, float] | None:
+        """Its operations for each byte, and its operations a second; None unless both are known."""
+        if self.bandwidth is None or self.throughput is None:
+            return None
+        return self.throughput.measurement.work.flops / self.bandwidth.measurement.work.bytes, self.throughput.value
+
+    @property
+    def reached(self) -> str:
+        """The rate that is nearest to its ceiling, the time that it is made from, and its share of the ceiling."""
+        near, over = self.near, plain(fact(self.case, "rates_over") or "", 40)
+        of_time = f" over {over}" if over else ""
+        if near is not None:
+            share = f"{percent(near.share)} of {near.name} ({quantity(near.rate, near.unit)})"
+            return f"{quantity(near.rate * near.share, near.unit)}{of_time}, {share}"
+        known = [row for row in (self.bandwidth, self.throughput) if row is not None]
+        return " and ".join(quantity(row.value, row.metric.unit) for row in known) + of_time
+
+    @property
+    def bound(self) -> tuple[Limit, str] | None:
+        """The ceiling that it is at, in a word and as a clause with its figure."""
+        near = self.near
+        if near is None or near.share < NEAR_SHARE:
+            return None
+        bound: Limit = "bandwidth" if near.unit == "B/s" else "compute"
+        return bound, f"{bound}-bound: {self.reached}"
+
+    @property
+    def unknown(self) -> str:
+        """What has to be given or measured to know its limit. It is at none of the ceilings that are known."""
+        near, given = self.near, {"bytes", "flop"} & set(self.case.params)
+        if near is not None:
+            known, other = ("bandwidth", "flop") if near.unit == "B/s" else ("compute", "bytes")
+            more = f"give --{other} to see whether the other ceiling limits it"
+            if other in given:
+                more = f"the other ceiling is not known: {MEASURE_THEM}"
+            return f"not {known}-bound: {self.reached}; {more}"
+        if self.bandwidth or self.throughput:
+            return f"{self.reached}; no ceiling of this GPU is known: {MEASURE_THEM}"
+        reason = plain(_reason(self.case, "rates_over"), 100)
+        return f"no rate: {reason}" if reason else "give --bytes and --flop to see what limits it"
+
+
 class Step(NamedTuple):
     """One measured case of a function. Rows that were not measured are None."""
 
     submit: Row
+    rates: Rates
     step: Row | None
     gpu: Row | None
     cold: Row | None
@@ -104,7 +165,8 @@ class Step(NamedTuple):
         if submit_s >= LAUNCH_FROM * self.gpu.value:
             return f"launch-bound: the host submits {times(submit_s / self.gpu.value)} as long as the GPU works"
         if self.gpu.value >= LAUNCH_FROM * submit_s:
-            return "GPU-bound: the host submits faster than the GPU works"
+            bound = self.rates.bound
+            return bound[1] if bound is not None else "GPU-bound: the host submits faster than the GPU works"
         return "balanced: host and GPU take about equally long"
 
 
@@ -139,23 +201,20 @@ def _cases(evidence: Evidence, benchmark: str, metric: str) -> list[tuple[Row, d
 def steps(evidence: Evidence) -> list[Step]:
     """Every measured case of a function, in the order of the run."""
     others = ("step", "gpu", "cold", "graph", "capture", "instantiate", "kernels")
-    return [Step(submit, *map(same.get, others)) for submit, same in _cases(evidence, STEP, "submit")]
+    return [
+        Step(submit, _rates(evidence, submit, same), *map(same.get, others))
+        for submit, same in _cases(evidence, STEP, "submit")
+    ]
 
 
 class Kernel(NamedTuple):
-    """One measured case of a kernel, and the ceilings that its bytes and operations are compared with."""
+    """One measured case of a kernel."""
 
     duration: Row
     kernel: Row | None
     submit: Row | None
     cold: Row | None
-    moved_bytes: int
-    flops: int
-    ceilings: tuple[Ceiling, ...] = ()
-
-    @property
-    def precision(self) -> str:
-        return str(self.duration.params.get("precision", "fp32"))
+    rates: Rates
 
     def whole(self, name: str) -> int:
         """A fact that is a number; 0 if it is unknown."""
@@ -186,17 +245,10 @@ class Kernel(NamedTuple):
         return min(self.whole("blocks_per_sm") * threads / most, 1.0) if most else 0.0
 
     @property
-    def near(self) -> Ceiling | None:
-        return max(self.ceilings, key=lambda ceiling: ceiling.share, default=None)
-
-    @property
     def limit(self) -> tuple[Limit, str]:
         """What limits it, in a word and as a clause with its figure."""
-        near = self.near
-        reached = f"{percent(near.share)} of {near.name} ({quantity(near.rate, near.unit)})" if near else ""
-        if near is not None and near.share >= NEAR_SHARE:
-            bound: Limit = "bandwidth" if near.unit == "B/s" else "compute"
-            return bound, f"{bound}-bound: {reached}"
+        if (bound := self.rates.bound) is not None:
+            return bound
         if self.submit is not None and self.submit.value > self.best_s:
             return "launch", f"launch-bound: a launch takes the host {as_time(self.submit.value)}"
         if self.waves < 1:
@@ -204,49 +256,45 @@ class Kernel(NamedTuple):
         if self.tail >= TAIL_SHARE:
             empty = f"the last one leaves {percent(self.tail)} of the GPU's time empty"
             return "tail", f"tail: {self.waves:.3g} waves: {empty}"
-        if len(self.ceilings) > 1:
-            return "latency", f"latency-bound: {reached}, at {percent(self.occupancy)} occupancy"
-        if near is not None:
-            known, other = ("bandwidth", "flop") if near.unit == "B/s" else ("compute", "bytes")
-            more = f"give --{other} to see whether the other ceiling limits it"
-            if other in self.duration.params:
-                more = f"the other ceiling is not known: {MEASURE_THEM}"
-            return "unknown", f"not {known}-bound: {reached}; {more}"
-        if {"bytes", "flop"} & set(self.duration.params):
-            return "unknown", f"no ceiling of this GPU is known: {MEASURE_THEM}"
-        return "unknown", "give --bytes and --flop to see what limits it"
+        if len(self.rates.ceilings) > 1:
+            return "latency", f"latency-bound: {self.rates.reached}, at {percent(self.occupancy)} occupancy"
+        return "unknown", self.rates.unknown
 
 
 def kernels(evidence: Evidence) -> list[Kernel]:
     """Every measured case of a kernel, in the order of the run."""
-    found = []
-    for duration, same in _cases(evidence, KERNEL, "duration"):
-        moved = same["bandwidth"].measurement.work.bytes if "bandwidth" in same else 0
-        flops = same["throughput"].measurement.work.flops if "throughput" in same else 0
-        made = Kernel(duration, same.get("kernel"), same.get("submit"), same.get("cold"), moved, flops)
-        found.append(made._replace(ceilings=tuple(_ceilings(with_roofs(evidence), made))))
-    return found
+    return [
+        Kernel(duration, same.get("kernel"), same.get("submit"), same.get("cold"), _rates(evidence, duration, same))
+        for duration, same in _cases(evidence, KERNEL, "duration")
+    ]
+
+
+def _rates(evidence: Evidence, case: Row, same: Mapping[str, Row]) -> Rates:
+    made = Rates(case, same.get("bandwidth"), same.get("throughput"))
+    return made._replace(ceilings=tuple(_ceilings(with_roofs(evidence), made)))
 
 
 def with_roofs(evidence: Evidence) -> Evidence:
     """This run if it has the memory's bandwidth, else the run whose ceilings it was given."""
-    return next((one for one in (evidence, evidence.ceilings) if one is not None and bandwidth_roof(one)), evidence)
+    several = [one for one in (evidence, evidence.ceilings) if one is not None]
+    return next((one for one in several if (roof := bandwidth_roof(one)) and roof.row is not None), evidence)
 
 
-def _ceilings(where: Evidence, kernel: Kernel) -> Iterator[Ceiling]:
-    moved, roof, size_bytes = kernel.moved_bytes, bandwidth_roof(where), l2_bytes(where) or 0
-    least, most = (share * size_bytes for share in L2_RANGE)
-    points = footprints(where, "memory_levels", "bandwidth") if moved <= most else []
-    cached = max((row.value for count, row in points if least <= count <= most), default=None)
-    # Its rate where as many bytes fit the L2 as well as those of that figure.
-    if moved and cached is not None:
-        yield Ceiling(L2_CEILING, cached, "B/s", moved / kernel.best_s / cached)
-    elif moved and roof is not None and roof.row is not None:
-        yield Ceiling("DRAM as measured", roof.value, "B/s", moved / kernel.best_s / roof.value)
-    best = compute_roof(where, kernel.precision) if kernel.flops else None
-    if best is not None and best.row is not None:
-        share = kernel.flops / kernel.best_s / best.value
-        yield Ceiling(f"{kernel.precision} products as measured", best.value, best.unit, share)
+def _ceilings(where: Evidence, rates: Rates) -> Iterator[Ceiling]:
+    if (moved := rates.bandwidth) is not None:
+        roof, size_bytes = bandwidth_roof(where), l2_bytes(where) or 0
+        least, most = (share * size_bytes for share in L2_RANGE)
+        points = footprints(where, "memory_levels", "bandwidth") if moved.measurement.work.bytes <= most else []
+        cached = max((row.value for count, row in points if least <= count <= most), default=None)
+        # Its rate where as many bytes fit the L2 as well as those of that figure.
+        if cached is not None:
+            yield Ceiling(L2_CEILING, cached, "B/s", moved.value / cached)
+        elif roof is not None and roof.row is not None:
+            yield Ceiling("DRAM as measured", roof.value, "B/s", moved.value / roof.value)
+    best = compute_roof(where, rates.precision) if rates.throughput is not None else None
+    if best is not None and best.row is not None and rates.throughput is not None:
+        share = rates.throughput.value / best.value
+        yield Ceiling(f"{rates.precision} products as measured", best.value, best.unit, share)
 
 
 # A line of the screen: its name, and its parts with the rows behind them.
@@ -276,6 +324,9 @@ def _step_line(one: Step) -> Words:
     elif recorded is not None:
         parts.append((f"{recorded} kernels", None))
     parts.append((one.limit, None))
+    if {"bytes", "flop"} & set(one.submit.params) and (one.rates.bound or ("", ""))[1] != one.limit:
+        rate = one.rates.bandwidth or one.rates.throughput
+        parts.append((one.rates.reached if one.rates.ceilings else one.rates.unknown, rate))
     if one.gain is not None and one.graph is not None:
         pays = ", never faster" if one.gain <= 1 else ""
         if one.pays_after is not None:

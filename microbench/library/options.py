@@ -98,8 +98,8 @@ class OwnOptions:
         default=(), read=tuple,
     )  # fmt: skip
     shared: str | None = option("SIZE", "Dynamic shared memory of a block: 16KiB.")
-    bytes: str | None = option("SIZE", "Bytes that one launch reads and writes: 12MiB or 12*n.")
-    flop: str | None = option("N", "Operations of one launch: 2*n.")
+    bytes: str | None = option("SIZE", "Bytes that one launch or call reads and writes: 12MiB or 12*n.")
+    flop: str | None = option("N", "Operations of one launch or call: 2*n.")
     precision: str = option("TYPE", "The type of these operations: fp64, fp32, tf32, fp16, bf16, int8.", default="fp32")
     cooperative: bool = flag("Launch the kernel as a cooperative grid.")
     options: Sequence[str] = option(

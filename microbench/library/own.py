@@ -67,7 +67,7 @@ def own_catalogue(what: str, options: OwnOptions) -> tuple[str, dict[str, Benchm
     if target(what).kind == "kernel":
         name, fixed = KERNEL, kernel_parameters(what, axes, options)
     else:
-        name, fixed = STEP, function_parameters(what, options)
+        name, fixed = STEP, function_parameters(what, axes, options)
     benchmark = discover()[name]
     all_axes = {name: Axis.same(benchmark.axes[name].about, (value,)) for name, value in fixed.items()}
     all_axes |= {name: Axis.same("an axis of the user's", values) for name, values in axes.items()}
@@ -106,15 +106,15 @@ def text_of(function: Callable[..., object] | str) -> str:
     return f"{module}:{name}"
 
 
-def function_parameters(what: str, options: OwnOptions) -> dict[str, str]:
+def function_parameters(what: str, axes: Mapping[str, tuple[Param, ...]], options: OwnOptions) -> dict[str, str]:
     """The parameters of a function's cases.
 
-    Raises UsageError for options of kernels, and for functions that do not exist.
+    Raises UsageError for options of kernels, for functions that do not exist, and for what is wrong with --bytes and
+    --flop at the first value of each axis.
     """
     of_kernels = {
         "--grid": options.grid, "--block": options.block, "--arg": options.args, "--shared": options.shared,
-        "--bytes": options.bytes, "--flop": options.flop, "--option": options.options,
-        "--cooperative": options.cooperative,
+        "--option": options.options, "--cooperative": options.cooperative,
     }  # fmt: skip
     if wrong := next((name for name, value in of_kernels.items() if value), None):
         raise UsageError(f"{wrong} is for kernels of .cu files", "give a function its arguments by --setup and --axis")
@@ -124,7 +124,17 @@ def function_parameters(what: str, options: OwnOptions) -> dict[str, str]:
     for named in (what, setup):
         if named is not None:
             check_function(target(named))
-    return {"function": what} | ({"setup": setup} if setup is not None else {})
+    names = {name: float(values[0]) for name, values in axes.items() if isinstance(values[0], int)}
+    return {"function": what} | ({"setup": setup} if setup is not None else {}) | _work(options, names)
+
+
+def _work(options: OwnOptions, names: Mapping[str, float]) -> dict[str, str]:
+    """The parameters of a call's bytes and operations. Raises UsageError for what is no whole number."""
+    given = {"bytes": options.bytes, "flop": options.flop}
+    fixed = {name: text for name, text in given.items() if text is not None}
+    for text in fixed.values():
+        whole(text, names, least=0)
+    return fixed | ({"precision": options.precision} if options.flop is not None else {})
 
 
 def axes_of(given: Mapping[str, Sequence[Param | float]]) -> dict[str, tuple[Param, ...]]:
@@ -166,12 +176,10 @@ def kernel_parameters(what: str, axes: Mapping[str, tuple[Param, ...]], options:
         fixed[name] = text
     check_kernel(target(what), list(options.args), names)
     fixed["arguments"] = " ".join("".join(text.split()) for text in options.args)
-    for name, text in (("shared", options.shared), ("bytes", options.bytes), ("flop", options.flop)):
-        if text is not None:
-            whole(text, names, least=0)
-            fixed[name] = text
-    if options.flop is not None:
-        fixed["precision"] = options.precision
+    if options.shared is not None:
+        whole(options.shared, names, least=0)
+        fixed["shared"] = options.shared
+    fixed |= _work(options, names)
     extra = [*options.options, *(["cooperative"] if options.cooperative else [])]
     return fixed | ({"options": " ".join(extra)} if extra else {})
 

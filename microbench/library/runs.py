@@ -227,12 +227,13 @@ def measured(
 
 
 def ceilings_of(run: Run) -> Evidence | None:
-    """The run that gives the ceilings of a user's kernel: the newest one with the memory bandwidth of such a GPU, or a
-    bundled one.
+    """The run that gives the ceilings of a user's kernels and functions: the newest one with the memory bandwidth of
+    such a GPU, or a bundled one.
 
-    None for a run without own kernels, and where no such run is known.
+    None for a run in which no bytes and operations of such were given, and where no such run is known.
     """
-    if run.benchmark(KERNEL) is None or run.benchmark(CEILINGS) is not None or not run.sessions:
+    given = any({"bytes", "flop"} & {*one.case.params} for one in run.outcomes if one.case.benchmark in (STEP, KERNEL))
+    if not given or run.benchmark(CEILINGS) is not None or not run.sessions:
         return None
     from microbench.analysis.evidence import evidence_by_device
 

@@ -83,9 +83,10 @@ def measure(
     ``target`` is a function of a module, or the text that names one: ``"train.py::step"``, ``"mypackage.steps:step"``,
     or the kernel ``"kernels.cu:saxpy"``. Worker processes import it by its name, so that a lambda and a function that a
     notebook defines are refused. ``setup`` returns the arguments, ``axes`` are parameters with their values:
-    ``{"batch": [1, 8, 64]}``. A kernel needs ``grid`` and ``block``; ``args`` are its arguments in order, such as
-    ``["f32[1<<20]", "2.0f"]``, and ``options`` those of the compiler. All other arguments are those of the command;
-    ``progress`` and Ctrl-C are as in ``run``.
+    ``{"batch": [1, 8, 64]}``. ``bytes`` and ``flop`` are what one launch or call moves and computes: a number, a size
+    such as ``"12MiB"``, or a formula of the axes; rates in B/s and FLOP/s follow from them. A kernel needs ``grid`` and
+    ``block``; ``args`` are its arguments in order, such as ``["f32[1<<20]", "2.0f"]``, and ``options`` those of the
+    compiler. All other arguments are those of the command; ``progress`` and Ctrl-C are as in ``run``.
     """
     from microbench.library.options import OwnOptions
     from microbench.library.own import measured_own, text_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from microbench.core.model import Measurement, Work
+from microbench.core.model import Fact, Measurement, Work
 from microbench.gpu.protocol.gpu import Operations, Submit, Transfer
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter, gated
@@ -44,6 +44,16 @@ def operated(meter: Meter, operations: Operations, metric: str) -> list[Measurem
     """Operations a second on the device alone; their result is poisoned and compared as in ``moved``."""
     work = Work(operations=operations.operations)
     return verified([_gated(meter, operations, metric, warm_s(operations.submit), work, None)], operations.check())
+
+
+def rates(timed: Measurement, over: str, work: Work) -> Iterator[Measurement | Fact]:
+    """Metrics ``bandwidth`` and ``throughput``: the bytes and operations of a call, as a user counts them, over a time
+    of the GPU, which ``over`` names. What is not counted is left out."""
+    for metric, part in (("bandwidth", Work(bytes=work.bytes)), ("throughput", Work(flops=work.flops))):
+        if part != Work():
+            yield msgspec.structs.replace(timed, metric=metric, work=part)
+    if work != Work():
+        yield Fact("rates_over", over, source="bytes and operations as given")
 
 
 def verified(measurements: Sequence[Measurement], how: str) -> list[Measurement]:

@@ -7,18 +7,17 @@ Method
     NVRTC compiles the file for this GPU. Arrays of floats are random, arrays of whole numbers are zero. Launches in a
     row are timed by events behind a gate, which includes the gap between them; one launch is timed with other data in
     the L2. Finally CUPTI records the durations of single kernels. Rates are the user's figures for bytes and
-    operations, divided by the time of launches in a row.
+    operations, divided by these durations, or by the time of launches in a row if CUPTI does not record.
 Reading
     The rate is compared with what this GPU reached in the benchmarks of memory and compute, not with its data sheet. A
     kernel far from all of these limits is latency-bound: too few bytes in flight, or dependent instructions.
 """
 
-import msgspec
-
 from microbench.core.targets import argument, dimensions, target, whole
 from microbench.experiments.own.kernel import KernelResources, KernelSpec, OwnKernel, own_kernel
 from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Gpu, Metric, Param, Results, Skip, Work
 from microbench.meter.timer import Meter, cold
+from microbench.meter.transfers import rates
 
 LAUNCHES = 100
 WORK_S = 20e-3  # of one sample
@@ -62,18 +61,20 @@ def measure(
     in_a_row = meter.device_time("duration", own.submit, count)
     yield in_a_row
     yield meter.collect("cold", cold(gpu, own.submit), clock="device", floor_s=meter.floors.event_pair_s)
-    for name, work in (("bandwidth", Work(bytes=spec.work_bytes)), ("throughput", Work(flops=spec.work_flops))):
-        if work != Work():
-            yield msgspec.structs.replace(in_a_row, metric=name, work=work)
+    timed, over = in_a_row, "launches in a row"
     try:
         own.profiled_ns(1)
     except Skip as skip:
         yield Fact("kernel", None, source="CUPTI", reason=str(skip))
-        return
-    yield meter.collect(
-        "kernel", lambda: [float(one) * NANOSECOND_S for one in own.profiled_ns(min(count, 10))], clock="device",
-        floor_s=meter.floors.event_step_s,
-    )  # fmt: skip
+    else:
+        recorded = meter.collect(
+            "kernel", lambda: [float(one) * NANOSECOND_S for one in own.profiled_ns(min(count, 10))], clock="device",
+            floor_s=meter.floors.event_step_s,
+        )  # fmt: skip
+        yield recorded
+        if min(recorded.values) > 0:
+            timed, over = recorded, "the kernel's duration"
+    yield from rates(timed, over, Work(bytes=spec.work_bytes, flops=spec.work_flops))
 
 
 def _count(gpu: Gpu, meter: Meter, own: OwnKernel) -> int:
@@ -98,8 +99,8 @@ BENCHMARK = Benchmark(
         Metric("kernel", "time", "s", "duration of a single kernel as profilers report it (CUPTI)"),
         Metric("cold", "time", "s", "one launch with other data in the L2, including two events around it"),
         Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),
-        Metric("bandwidth", "rate", "B/s", "the bytes given, over the duration in a row"),
-        Metric("throughput", "rate", "FLOP/s", "the operations given, over the duration in a row"),
+        Metric("bandwidth", "rate", "B/s", "the bytes given, over the kernel's duration"),
+        Metric("throughput", "rate", "FLOP/s", "the operations given, over the kernel's duration"),
     ),
     axes={
         "kernel": Axis.same("the kernel, as `microbench measure` names it", ()),
@@ -113,5 +114,5 @@ BENCHMARK = Benchmark(
         "options": Axis.same("options of the compiler; cooperative is a kind of launch", ()),
     },
     own_process=lambda params: " ".join(f"{name}={value}" for name, value in sorted(params.items())) or "own",
-    version=2,
+    version=3,
 )

@@ -10,7 +10,9 @@ Method
     that a failure names the line. Two more captures show whether the nodes' arguments change from one to the next.
     Steps and replays are timed in turn. The outputs of two replays are compared with those of two calls. Further
     captures give the time to make the graph. CUPTI records the kernels after everything else, because a process that
-    was recorded replays graphs more slowly.
+    was recorded replays graphs more slowly. Rates are the user's figures for bytes and operations, divided by the time
+    of the GPU: the kernel's duration if the call is one kernel, as for a kernel of a .cu file, else gpu. Where no gate
+    holds the whole call they are divided by the sum of its kernels' durations.
 Reading
     Where submit is longer than gpu, the GPU waits for the host. The gain is step / graph; the graph pays after
     (capture + instantiate) / (step - graph) replays.
@@ -25,13 +27,15 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from microbench.core.model import Fact, Measurement, Metric, Param
+from microbench.core.model import Fact, Measurement, Metric, Param, Work
+from microbench.core.targets import whole
 from microbench.experiments.own.callables import JAX, bound
 from microbench.experiments.own.step import NotCapturedError, OwnGraph, OwnStep, own_step
 from microbench.meter.alternating import steps
 from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Results, Skip
 from microbench.meter.sampling import NANOSECOND_S, stored
 from microbench.meter.timer import Meter, cold, gated
+from microbench.meter.transfers import rates
 
 CAPTURES = 5
 MOST_NAMES = 40
@@ -49,7 +53,18 @@ HELD_UP = (
 )
 
 
-def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Param) -> Results:
+def measure(
+    gpu: Gpu,
+    meter: Meter,
+    function: str,
+    setup: str = "",
+    bytes: str = "0",
+    flop: str = "0",
+    precision: str = "fp32",
+    **axes: Param,
+) -> Results:
+    known = {name: float(value) for name, value in axes.items() if isinstance(value, int)}
+    work = Work(bytes=whole(bytes, known, least=0), flops=whole(flop, known, least=0))
     step = own_step(gpu, partial(bound, gpu, function, setup, axes))
     meter.tick("warm_up", 1, 0.0)
     yield Fact("library", step.library, source="the function's outputs, arguments and imports")
@@ -63,6 +78,7 @@ def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Para
     if gpu_time is not None:
         take = cold(gpu, step.submit, step.stream)
         cold_time = meter.collect("cold", take, clock="device", floor_s=meter.floors.event_pair_s)
+    nodes = 0
     try:
         step.capture(follow=True)
         meter.tick("capture", 1, 0.0)
@@ -75,16 +91,27 @@ def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Para
             if words:
                 yield Fact(name, words, source="stream capture")
     else:
+        nodes = len(graphs[-1].nodes)
         yield from _as_graph(meter, step, trips, graphs)
-    longest_s = yield from _recorded(meter, step)
+    durations_s, recorded = yield from _recorded(meter, step)
+    timed, over = recorded, "the sum of its kernels' durations"
     if gpu_time is None:
         yield Fact("gpu", None, source="a gate", reason=HELD_UP if step.library != JAX else ELSEWHERE)
-    elif median(gpu_time.values) / gpu_time.calls_per_sample < longest_s * SURELY_HELD:
+    elif median(gpu_time.values) / gpu_time.calls_per_sample < max(durations_s, default=0.0) * SURELY_HELD:
         yield Fact("gpu", None, source="a gate", reason=ELSEWHERE)
     else:
         yield gpu_time
         if cold_time is not None:
             yield cold_time
+        if not 0 < nodes < len(durations_s):  # else some of its kernels run in streams that the gate does not hold
+            timed, over = gpu_time, "the GPU's time of a call"
+    if recorded is not None and nodes == len(durations_s) == 1:
+        timed, over = recorded, "the kernel's duration"
+    if timed is not None:
+        yield from rates(timed, over, work)
+    elif work != Work():
+        reason = "neither a gate nor CUPTI tells the GPU's time of a call"
+        yield Fact("rates_over", None, source="bytes and operations as given", reason=reason)
 
 
 def _gpu_time(gpu: Gpu, meter: Meter, step: OwnStep, batches: tuple[int, ...]) -> Measurement | None:
@@ -125,21 +152,23 @@ def _names(graph: OwnGraph) -> str:
     return json.dumps([[*each, count] for each, count in list(counted.items())[:MOST_NAMES]])
 
 
-def _recorded(meter: Meter, step: OwnStep) -> Generator[Measured, None, float]:
-    """The kernels' durations by CUPTI; a Fact says why they are unknown. Returns the longest of them in s, or 0."""
+def _recorded(meter: Meter, step: OwnStep) -> Generator[Measured, None, tuple[list[float], Measurement | None]]:
+    """The kernels' durations by CUPTI; a Fact says why they are unknown. Returns those of one call in s, and their sum
+    as it was measured, if it can be divided by."""
     try:
         durations_ns = step.profiled_ns()
         if not len(durations_ns):
             raise Skip("CUPTI recorded no kernels")
     except (Skip, MeasurementError) as error:
         yield Fact("recorded_kernels", None, source="CUPTI", reason=str(error))
-        return 0.0
+        return [], None
     yield Fact("recorded_kernels", len(durations_ns), source="CUPTI")
-    yield meter.collect(
+    summed = meter.collect(
         "kernels", lambda: (float(step.profiled_ns().sum()) * NANOSECOND_S,), clock="device",
         floor_s=meter.floors.event_step_s,
     )  # fmt: skip
-    return float(durations_ns.max()) * NANOSECOND_S
+    yield summed
+    return [float(one) * NANOSECOND_S for one in durations_ns], summed if min(summed.values) > 0 else None
 
 
 BENCHMARK = Benchmark(
@@ -153,10 +182,15 @@ BENCHMARK = Benchmark(
         Metric("capture", "time", "s", "the host's time to capture the function"),
         Metric("instantiate", "time", "s", "the host's time to make the captured graph executable"),
         Metric("kernels", "time", "s", "the sum of the kernels' durations as profilers report them (CUPTI)"),
+        Metric("bandwidth", "rate", "B/s", "the bytes given, over the GPU's time of a call"),
+        Metric("throughput", "rate", "FLOP/s", "the operations given, over the GPU's time of a call"),
     ),
     axes={
         "function": Axis.same("the function, as `microbench measure` names it", ()),
         "setup": Axis.same("the function that makes its arguments", ()),
+        "bytes": Axis.same("bytes that one call moves, as the user says", ()),
+        "flop": Axis.same("operations of one call, as the user says", ()),
+        "precision": Axis.same("the type that it computes in", ()),
     },
     # JAX would take most of the GPU's memory at its first use.
     process_environment=lambda case: {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},

@@ -14,30 +14,39 @@ LONGEST_NAME = 60
 
 
 def roofline(evidence: Evidence) -> Curve | None:
-    """Kernels of the first one's precision, whose bytes and operations are known, under the measured roofs."""
-    known = [one for one in own.kernels(evidence) if one.moved_bytes and one.flops]
+    """Kernels and functions of the first one's precision, whose bytes and operations are known, under the measured
+    roofs."""
+    every = [*(one.rates for one in own.kernels(evidence)), *(one.rates for one in own.steps(evidence))]
+    known = [one for one in every if one.point is not None]
     precision = known[0].precision if known else ""
     where = own.with_roofs(evidence)
     memory, compute = bandwidth_roof(where), compute_roof(where, precision) if known else None
     if memory is None or compute is None or memory.row is None or compute.row is None:
         return None
     chosen = [one for one in known if one.precision == precision]
-    points = tuple(sorted((one.flops / one.moved_bytes, one.flops / one.best_s) for one in chosen))
+    points = tuple(sorted(one.point for one in chosen if one.point is not None))
     ridge = compute.value / memory.value
     roofs = {f"{memory.name} {quantity(memory.value, memory.unit)}": memory.value}
-    # A kernel whose bytes fit the L2 is compared with the L2's rate, so it may be above the DRAM's roof.
+    # One whose bytes fit the L2 is compared with the L2's rate, so it may be above the DRAM's roof.
     cached = (ceiling for one in chosen for ceiling in one.ceilings if ceiling.name == own.L2_CEILING)
     roofs |= {f"{ceiling.name} {quantity(ceiling.rate, ceiling.unit)}": ceiling.rate for ceiling in cached}
-    title = "Your kernels under this GPU's measured roofs"
+    title = "Your kernels and functions under this GPU's measured roofs"
     about = f"operations and bytes as given; DRAM's roof and that of {precision} meet at {ridge:.3g} FLOP/B"
-    lines, begin = [Line("your kernels", points, "third", kind="points")], min(points[0][0], ridge) * BESIDE
+    lines, begin = [Line("yours", points, "third", kind="points")], min(points[0][0], ridge) * BESIDE
     rates = ticks(min(rate for _, rate in points), compute.value, True, compute.unit)
     return under_roofs(title, about, lines, roofs, compute, begin, rates)
+
+
+def share_of(rates: own.Rates) -> Cell:
+    """The share of the nearest ceiling that a case reaches, and that ceiling's rate."""
+    near = rates.near
+    return NOTHING if near is None else Cell(percent(near.share), f"of {quantity(near.rate, near.unit)}")
 
 
 def functions(evidence: Evidence) -> Table | None:
     """Each case of a function: what it costs, what limits it, and what a graph gives."""
     found = own.steps(evidence)
+    shares = [("of ceiling", lambda one: share_of(one.rates))] if any(one.rates.ceilings for one in found) else []
     prevented = [f"no graph of {own.name_of(one.submit)}: {own.blocked(one)}" for one in found if one.graph is None]
     compared = [plain(one.fact("compared"), 200) for one in found if one.fact("compared")]
     return table_of(
@@ -49,6 +58,7 @@ def functions(evidence: Evidence) -> Table | None:
         ("submit", lambda one: row_cell(one.submit)),
         ("GPU", lambda one: row_cell(one.gpu)),
         (Column("cold L2", drop=2), lambda one: row_cell(one.cold)),
+        *shares,
         ("launches", lambda one: value_cell(one.fact("launches"), str)),
         ("graph", lambda one: row_cell(one.graph) if one.graph is not None else Cell("none", tone="warning")),
         ("gain", lambda one: value_cell(one.gain, times, "strong")),
@@ -75,11 +85,6 @@ def launches(evidence: Evidence) -> Table | None:
 
 def limits(evidence: Evidence) -> Table | None:
     """Each case of a kernel: its duration, what it takes from an SM, and the ceiling that it is near."""
-
-    def share(one: own.Kernel) -> Cell:
-        near = one.near
-        return NOTHING if near is None else Cell(percent(near.share), f"of {quantity(near.rate, near.unit)}")
-
     return table_of(
         "Your kernels under this GPU's measured ceilings",
         "the nearest ceiling of each",
@@ -87,7 +92,7 @@ def limits(evidence: Evidence) -> Table | None:
         ("", lambda one: Cell(own.name_of(one.duration), tone="strong")),
         ("duration", lambda one: row_cell(one.kernel or one.duration, as_time(one.best_s))),
         (Column("cold L2", drop=2), lambda one: row_cell(one.cold)),
-        ("of ceiling", share),
+        ("of ceiling", lambda one: share_of(one.rates)),
         ("registers", lambda one: Cell(str(one.whole("registers")))),
         ("occupancy", lambda one: Cell(percent(one.occupancy), plain(own.fact(one.duration, "held_by"), 20))),
         (Column("waves", drop=1), lambda one: Cell(f"{one.waves:.3g}")),
