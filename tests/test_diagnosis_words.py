@@ -18,6 +18,7 @@ from test_diagnose import costs, diagnosed, line_of
 
 from microbench.core.units import as_time
 from microbench.diagnosis import ranks, words
+from microbench.diagnosis.advice import target
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.health import ANEW, FEWER
 from microbench.diagnosis.idle import BETWEEN, OWN_TIME
@@ -276,3 +277,16 @@ def test_work_that_waits_in_its_queue_while_nothing_runs_is_said_and_no_graph_is
     assert "work waits in its queue meanwhile" in next(
         one.title for one in words.findings(found) if one.rule == "diagnose.bound"
     )
+
+
+@pytest.mark.parametrize(("before", "named"), [(50, "act.py::act"), (51, "act.py::STEP")])
+def test_the_graph_is_advised_of_the_function_that_the_loop_itself_calls(before: int, named: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(3)
+    found = diagnosed(made)
+    assert found.steps is not None
+    steps = msgspec.structs.replace(found.steps, found="loop", name="act.py:51 main")
+    callers = {"act.py:45 act": frozenset({"act.py:52 main"}), "act.py:40 setup": frozenset({f"act.py:{before} main"})}
+    trace = msgspec.structs.replace(found.trace, callers=callers, versions={"torch": "2"})
+    assert target(msgspec.structs.replace(found, steps=steps, trace=trace)) == named

@@ -100,8 +100,9 @@ def target(diagnosis: Diagnosis) -> str:
         return ""
     file, _, rest = place.partition(":")
     name = rest if rest.isidentifier() else "STEP"  # of --step FILE:FUNCTION; a loop has a line
-    within = _function(place)
-    called = {_function(one) for one, by in trace.callers.items() if within in map(_function, by)} - {within}
+    within, begins = _function(place), _line(place)
+    inside = {by for lines in trace.callers.values() for by in lines if _function(by) == within and _line(by) >= begins}
+    called = {_function(one) for one, by in trace.callers.items() if by & inside} - {within}
     if name == "STEP" and len(called) == 1 and (only := called.pop())[1].isidentifier() and only[1] not in METHODS:
         file, name = only
     return f"{file if file.endswith('.py') else 'FILE.py'}::{name}"
@@ -110,6 +111,12 @@ def target(diagnosis: Diagnosis) -> str:
 def _function(line: str) -> tuple[str, str]:
     """The file and the function of "train.py:88 step"."""
     return line.rpartition(":")[0], line.rpartition(" ")[2]
+
+
+def _line(line: str) -> int:
+    """The number in "train.py:88 step", 0 without one."""
+    number = line.rpartition(":")[2].partition(" ")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:

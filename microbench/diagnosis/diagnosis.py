@@ -58,6 +58,8 @@ ON_GPU = 0.9
 LOOP_CALL = call_name(LOOP_LAYER, 0)
 # A recording makes the GPU's own work longer by no more than this share.
 LONGER_WORK = 0.1
+# Longer steps are not played: 100 000 kernels take seconds, and a diagnosis plays some forty of them.
+MOST_PLAYED = 30_000
 # What the step would take is played without so many owners, which have at least this share of it.
 LEAST_OWNED, MOST_OWNERS = 0.02, 4
 # Nineteen samplings in twenty lie within so many standard deviations.
@@ -415,6 +417,9 @@ def _foreseen(
     if known is not None and known.measured and not LEAST_GIVEN <= known.step_s / watched_s <= MOST_GIVEN:
         known = None  # the program did something else there
     step = _step_of(steps, typical, costs, known)
+    if typical.work * typical.steps > MOST_PLAYED:
+        long = f"microbench plays no step of more than {MOST_PLAYED:,} kernels and copies"
+        return Foreseen(step, _why_no_graph(typical, health, 0.0) or long)
     with_own = with_calls(fit, typical.workload)
     if absent := missing(with_own, typical.workload, WAYS):
         why = f"run {fit.run_id} has no figures of {', '.join(absent)}, which `{run_command(absent)}` measures"

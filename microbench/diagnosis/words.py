@@ -59,7 +59,7 @@ WIDE = 0.15
 # What names the host's code in a trace of each recorder.
 NAMING: Mapping[Format, str] = {
     "PyTorch profiler": "record CPU activities to name it",
-    "microbench recording": "record without --no-stacks to name it",
+    "microbench recording": "record without --no-stacks, and keep PYTHONPATH, to name it",
 }  # fmt: skip
 
 BOUNDS: dict[Bound, str] = {
