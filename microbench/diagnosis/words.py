@@ -48,7 +48,7 @@ SUITE = "diagnose"
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
-LONGEST_NAME = 60
+LONGEST_NAME = 100
 WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
 OWN_WORK = "the program's own work"

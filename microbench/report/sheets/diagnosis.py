@@ -102,7 +102,7 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     whose = [one for one in owners(idle)[:OWNERS] if one.seconds > least_s]
     said = {one.most for one in whose}
     places = [
-        f"{plain(place.name, LONGEST_NAME)} {as_time(each(diagnosis, place.seconds))}"
+        f"{plain(place.name, words.LONGEST_NAME)} {as_time(each(diagnosis, place.seconds))}"
         for place in [one for one in idle.places if one.name not in said][:SHOWN]
         if place.seconds > least_s
     ]
