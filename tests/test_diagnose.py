@@ -591,6 +591,10 @@ def test_copies_in_ahead_of_the_kernels_part_no_graph() -> None:
     assert (
         "Keep cudaStreamSynchronize in step (2 a step) ahead of the replay: a capture cannot hold it" in replayed.advice
     )
+    (blocker,) = diagnosed(ahead).recorded.blockers
+    with mock.patch("microbench.diagnosis.advice.of_target", lambda diagnosis, place: place == blocker.place):
+        (made,) = (one for one in words.findings(diagnosed(ahead)) if one.rule == "diagnose.graph")
+    assert "Make on the GPU what cudaStreamSynchronize in step (2 a step) copies, or pass it in: a" in made.advice
     (parted,) = (one for one in words.findings(diagnosed(within)) if one.rule == "diagnose.blockers")
     assert "non_blocking=True" in parted.advice
 

@@ -18,7 +18,7 @@ from test_diagnose import costs, diagnosed, line_of
 
 from microbench.core.units import as_time
 from microbench.diagnosis import ranks, words
-from microbench.diagnosis.advice import target
+from microbench.diagnosis.advice import of_target, target
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.health import ANEW, FEWER
 from microbench.diagnosis.idle import BETWEEN, OWN_TIME
@@ -288,5 +288,9 @@ def test_the_graph_is_advised_of_the_function_that_the_loop_itself_calls(before:
     assert found.steps is not None
     steps = msgspec.structs.replace(found.steps, found="loop", name="act.py:51 main")
     callers = {"act.py:45 act": frozenset({"act.py:52 main"}), "act.py:40 setup": frozenset({f"act.py:{before} main"})}
+    callers["lib/model.py:9 forward"] = frozenset({"act.py:45 act"})
     trace = msgspec.structs.replace(found.trace, callers=callers, versions={"torch": "2"})
-    assert target(msgspec.structs.replace(found, steps=steps, trace=trace)) == named
+    asked = msgspec.structs.replace(found, steps=steps, trace=trace)
+    assert target(asked) == named
+    assert of_target(asked, "lib/model.py:9 forward") == (named == "act.py::act")
+    assert not of_target(asked, "act.py:52 main")

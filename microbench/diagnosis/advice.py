@@ -108,6 +108,19 @@ def target(diagnosis: Diagnosis) -> str:
     return f"{file if file.endswith('.py') else 'FILE.py'}::{name}"
 
 
+def of_target(diagnosis: Diagnosis, place: str) -> bool:
+    """Whether the function that `microbench graph` is advised for calls this line, itself or through others."""
+    waiting, seen, of = [place], set[str](), target(diagnosis)
+    while waiting:
+        line = waiting.pop()
+        if "::".join(_function(line)) == of:
+            return True
+        if line not in seen:
+            seen.add(line)
+            waiting += diagnosis.trace.callers.get(line, ())
+    return False
+
+
 def _function(line: str) -> tuple[str, str]:
     """The file and the function of "train.py:88 step"."""
     return line.rpartition(":")[0], line.rpartition(" ")[2]

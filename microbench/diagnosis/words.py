@@ -51,6 +51,7 @@ READY = 0.05  # of the sampled time in which a thread is ready to run and has no
 LONGEST_NAME = 100
 WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
+COPIES = (COPY_IN, "copies pageable memory")
 OWN_WORK = "the program's own work"
 FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
@@ -406,7 +407,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         text=f"{shapes}A replay uses the memory of the capture: write results in place, and compare a replay with a "
         f"step.{replaced}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
-        advice=f"{advice.how(diagnosis)}{_except(graph, diagnosis.recorded.blockers)}{_inputs(diagnosis.recorded)}",
+        advice=f"{advice.how(diagnosis)}{_except(diagnosis, graph)}{_inputs(diagnosis.recorded)}",
     )
 
 
@@ -479,16 +480,20 @@ def _unpredicted(diagnosis: Diagnosis, recorded: Recorded) -> bool:
 REPLACED = "A capture may replace kernels, such as attention's; `microbench measure` captures the step for real."
 
 
-def _except(graph: Graph, blockers: Sequence[Blocker]) -> str:
+def _except(diagnosis: Diagnosis, graph: Graph) -> str:
     """What a capture must not contain."""
+    blockers = () if diagnosis.recorded is None else diagnosis.recorded.blockers
     if not blockers or not _outside(graph, blockers):
         return ". The calls named below stay outside" if blockers else ""
     named = blockers[: advice.MOST_NAMED]
-    ahead = [blocker_words(one) for one in named if one.where == "ahead"]
-    behind = [blocker_words(one) for one in named if one.where != "ahead"]
+    made = [one for one in named if one.why in COPIES and advice.of_target(diagnosis, one.place)]
+    ahead = [blocker_words(one) for one in named if one.where == "ahead" and one not in made]
+    behind = [blocker_words(one) for one in named if one.where != "ahead" and one not in made]
     kept = [f"{listed(ahead)} ahead of the replay"] * bool(ahead)
     kept += [f"{listed(behind)} behind {'it' if ahead else 'the replay'}"] * bool(behind)
-    return f". Keep {', and '.join(kept)}: a capture cannot hold {'it' if len(named) == 1 else 'them'}"
+    changes = [f"Make on the GPU what {listed(list(map(blocker_words, made)))} copies, or pass it in"] * bool(made)
+    changes += [f"Keep {', and '.join(kept)}"] * bool(kept)
+    return f". {'. '.join(changes)}: a capture cannot hold {'it' if len(named) == 1 else 'them'}"
 
 
 def _inputs(recorded: Recorded) -> str:
