@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import cache
+from unittest import mock
 
 import msgspec
 import numpy as np
