@@ -49,7 +49,7 @@ LINES = {
     "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 3949,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6079,  # functions are compared with ceilings as kernels are
+    "explain": 6083,  # functions are compared with ceilings as kernels are
     "archive": 1860,
     "traces": 3400,
     "diagnosis": 6902,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
