@@ -571,7 +571,10 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
 def layer_of(trace: Trace) -> str:
     """The layer whose costs stand for the program's: that of its framework, else compiled code."""
     by_format = {"PyTorch profiler": "torch_eager", "XLA profiler": "jax_jit"}.get(trace.format)
-    by_package = (
-        layer for package, layer in (("torch", "torch_eager"), ("jax", "jax_jit")) if package in trace.versions
-    )
-    return by_format or next(by_package, LOOP_LAYER)
+    layers = [layer for package, layer in (("torch", "torch_eager"), ("jax", "jax_jit")) if package in trace.versions]
+    if len(layers) > 1:  # PyTorch launches by the runtime, JAX by the driver
+        names, counts = np.unique(trace.calls["name"], return_counts=True)
+        launches = [(trace.names[name], count) for name, count in zip(names, counts, strict=True)]
+        by = {api: sum(count for name, count in launches if name.startswith(api)) for api in ("cudaLaunch", "cuLaunch")}
+        layers.sort(key=lambda layer: -by["cuLaunch" if layer == "jax_jit" else "cudaLaunch"])
+    return by_format or next(iter(layers), LOOP_LAYER)

@@ -106,7 +106,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     if steps is None:
         return None
     own = (one for one in loops if one.own and (steps.found, steps.name) != ("loop", one.place))
-    others = [(one.place, one.turn_s) for one in own if len(one.submits) or one.turn_s > steps.step_s]
+    others = [(one.place, one.turn_s) for one in own if one.all_submits or one.turn_s > steps.step_s]
     if part is not None and 2 * part.step_s < steps.step_s:
         others.append(("a part that repeats", part.step_s))
     return msgspec.structs.replace(steps, loops=tuple(others))

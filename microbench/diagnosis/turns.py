@@ -39,7 +39,8 @@ class Turns(NamedTuple):
 
 
 def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
-    """The loops that submit work in most turns, the longest turn first; those ``beneath`` PyTorch's modules on request.
+    """The loops that submit work, the longest turn first; those ``beneath`` PyTorch's modules on request. Those that do
+    so in less than half of their turns have no ``submits``.
 
     Their threads call CUDA, if not in each turn: a backward pass has a thread of its own.
     """
@@ -53,18 +54,38 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
         rows = _of_one_thread(rows)
         inside = rows[(rows["at_ns"] >= submits_ns[0]) & (rows["at_ns"] <= submits_ns[-1])]
         times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
-        if not len(times_ns):
+        if not len(times_ns) or _once_a_visit(trace, turns, loop.place, rows["at_ns"]):
             continue
         turn_ns = float(np.median(times_ns))
         stretches = _stretches(inside, LONGEST * turn_ns)
         each = [np.diff(np.searchsorted(submits_ns, one["at_ns"])) for one in stretches]
         stretch, submits = max(zip(stretches, each, strict=True), key=lambda one: len(one[0]))
-        if not len(submits) or np.median(submits) >= 1:
+        often = bool(len(submits)) and np.median(submits) >= 1
+        if not len(submits) or often or submits.sum() >= FEWEST:
             cut = bool(inside["last"].any())  # the longest stretch may end before, where the program did not run
             all_ns, ends_ns = inside["at_ns"], stretch["at_ns"]
             all_submits = sum(int(one.sum()) for one in each)
+            submits = submits if often else submits[:0]
             found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, all_submits, turn_ns * 1e-9, cut))
     return sorted(found, key=lambda one: -one.turn_s)
+
+
+def _once_a_visit(trace: Trace, turns: Table, place: str, ends_ns: IntArray) -> bool:
+    """Whether a loop around it in the same function turns between most of its turns, so that it turns once a visit."""
+    inner = PLACE.fullmatch(place)
+    for number, loop in enumerate(trace.loops):
+        outer = PLACE.fullmatch(loop.place)
+        if inner is None or outer is None or inner["file"] != outer["file"] or inner["function"] != outer["function"]:
+            continue
+        if int(outer["line"]) < int(inner["line"]):
+            for one in _stretches(_of_one_thread(turns[turns["loop"] == number])):
+                during = (
+                    ends_ns[(ends_ns >= one["at_ns"][0]) & (ends_ns <= one["at_ns"][-1])] if len(one) else ends_ns[:0]
+                )
+                visits = np.unique(np.searchsorted(one["at_ns"], during))
+                if len(during) >= FEWEST and len(visits) > len(during) / 2:
+                    return True
+    return False
 
 
 def _of_one_thread(rows: Table) -> Table:
