@@ -16,6 +16,7 @@ FEWEST = 4  # ends of turns that count as a repetition
 # A loop within another one is the program's iteration if it does all that the outer one does, or if it turns at least
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
+MOST_A_VISIT = 3  # turns of a loop, fewer of which are no iteration of the program
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
 LONGEST = 10  # times as long as a usual turn: the program did something else in between
 USUAL = 2.0  # times a usual turn, within which a function runs that each turn calls
@@ -54,7 +55,7 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
         rows = _of_one_thread(rows)
         inside = rows[(rows["at_ns"] >= submits_ns[0]) & (rows["at_ns"] <= submits_ns[-1])]
         times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
-        if not len(times_ns) or _once_a_visit(trace, turns, loop.place, rows["at_ns"]):
+        if not len(times_ns) or _turns_less(trace, turns, loop.place, rows["at_ns"]):
             continue
         turn_ns = float(np.median(times_ns))
         stretches = _stretches(inside, LONGEST * turn_ns)
@@ -70,21 +71,20 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
     return sorted(found, key=lambda one: -one.turn_s)
 
 
-def _once_a_visit(trace: Trace, turns: Table, place: str, ends_ns: IntArray) -> bool:
-    """Whether a loop around it in the same function turns between most of its turns, so that it turns once a visit."""
+def _turns_less(trace: Trace, turns: Table, place: str, ends_ns: IntArray) -> bool:
+    """Whether a loop around it, in the same function, turns at least as often while both do, and in between."""
     inner = PLACE.fullmatch(place)
     for number, loop in enumerate(trace.loops):
         outer = PLACE.fullmatch(loop.place)
         if inner is None or outer is None or inner["file"] != outer["file"] or inner["function"] != outer["function"]:
             continue
         if int(outer["line"]) < int(inner["line"]):
-            for one in _stretches(_of_one_thread(turns[turns["loop"] == number])):
-                during = (
-                    ends_ns[(ends_ns >= one["at_ns"][0]) & (ends_ns <= one["at_ns"][-1])] if len(one) else ends_ns[:0]
-                )
-                visits = np.unique(np.searchsorted(one["at_ns"], during))
-                if len(during) >= FEWEST and len(visits) > len(during) / 2:
-                    return True
+            stretches = [one["at_ns"] for one in _stretches(_of_one_thread(turns[turns["loop"] == number])) if len(one)]
+            during = [ends_ns[(ends_ns >= one[0]) & (ends_ns <= one[-1])] for one in stretches]
+            visits = sum(len(np.unique(np.searchsorted(*both))) for both in zip(stretches, during, strict=True))
+            count = sum(map(len, during))
+            if FEWEST <= count <= sum(map(len, stretches)) and count < MOST_A_VISIT * visits:
+                return True
     return False
 
 
