@@ -34,7 +34,7 @@ STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
-TOGETHER = 4096  # measurements that are computed together, of up to a thousand samples each
+TOGETHER = 1024  # measurements that are computed together, of up to a thousand samples each
 MOST_LOG = 700.0  # the logarithm of the largest end of an interval, near that of the largest float
 
 NORMAL_95 = 1.959964
@@ -88,7 +88,7 @@ def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> 
     samples = np.asarray(values, dtype=np.float64)
     ordered = np.sort(samples)
     median = quantile(ordered, 0.5)
-    (low_rank,), (high_rank,) = ranks_of(samples[None, :], np.array([median]))
+    (low_rank,), (high_rank,) = ranks_of(samples[None, :], np.array([median]), np.array([len(samples)]))
     low, high = float(ordered[low_rank]), float(ordered[high_rank])
     if high - low < step:
         low, high = median - step / 2, median + step / 2
@@ -197,19 +197,21 @@ def summarize(
 
 
 def _summaries(measured: Sequence[tuple[Metric, Measurement, ClockState]]) -> list[Summary]:
-    """Summaries of many measurements; those with equal counts of samples are computed together, which is faster."""
+    """Summaries of many measurements; those with similar counts of samples are computed together, which is faster."""
     made: dict[int, Summary] = {}
     for first in range(0, len(measured), TOGETHER):
         groups: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
         for place, (metric, measurement, _) in enumerate(measured[first : first + TOGETHER], first):
             values = measurement.values
             packed = pack(f"{len(values)}d", *values)  # NumPy takes four times as long to convert a tuple
-            groups.setdefault((len(values), metric.kind == "rate"), []).append((place, packed))
-        for (count, _), group in groups.items():
-            samples = np.frombuffer(b"".join(packed for _, packed in group)).reshape(len(group), count)
-            metrics, measurements, states = zip(*(measured[place] for place, _ in group), strict=True)
-            summaries = map(_summary, metrics, measurements, states, of_rows(samples, metrics, measurements))
-            made |= {place: summary for (place, _), summary in zip(group, summaries, strict=True)}
+            groups.setdefault(((len(values) - 1).bit_length(), metric.kind == "rate"), []).append((place, packed))
+        for (doublings, _), group in groups.items():
+            places, parts = zip(*group, strict=True)
+            metrics, measurements, states = zip(*(measured[place] for place in places), strict=True)
+            counts, samples = np.array(list(map(len, parts))) // 8, np.full((len(parts), 1 << doublings), np.nan)
+            samples[np.arange(1 << doublings) < counts[:, None]] = np.frombuffer(b"".join(parts))
+            summaries = map(_summary, metrics, measurements, states, of_rows(samples, counts, metrics, measurements))
+            made |= dict(zip(places, summaries, strict=True))
     return [made[place] for place in range(len(measured))]
 
 
@@ -458,7 +460,7 @@ def busy_rounds(run: Run) -> dict[int, frozenset[int]]:
         if outcome.case.benchmark in CONTROLS and outcome.measurements and outcome.measurements[0].n:
             first = outcome.measurements[0]
             rounds = measured.setdefault(outcome.session, {}).setdefault(outcome.case.id, {})
-            rounds[outcome.round] = float(np.median(first.values)) / first.calls_per_sample
+            rounds[outcome.round] = _median(first.values) / first.calls_per_sample
     found = {session: _busy(list(cases.values())) for session, cases in measured.items()}
     return {session: rounds for session, rounds in found.items() if rounds}
 
@@ -469,7 +471,7 @@ def _busy(controls: Sequence[Mapping[int, float]]) -> frozenset[int]:
     costs = np.array([[control[number] for number in rounds] for control in controls])
     if len(rounds) <= LEAST_QUIET or not (np.isfinite(costs).all() and costs.min() > 0):
         return frozenset()
-    slowed = np.median(costs / costs.min(axis=1, keepdims=True), axis=0).tolist()
+    slowed = [_median(column) for column in (costs / costs.min(axis=1, keepdims=True)).T.tolist()]
     two = levels_of_rounds(slowed, 0.0)
     between = math.sqrt(math.prod(two)) if two is not None else math.inf
     return frozenset(number for number, slow in zip(rounds, slowed, strict=True) if slow > between)
