@@ -494,6 +494,6 @@ def busy_for_calls(costs: Sequence[Sequence[float]]) -> tuple[bool, ...]:
     values = np.array(costs)
     if values.shape[1] <= LEAST_QUIET or not (np.isfinite(values).all() and values.min() > 0):
         return ()
-    slowed = np.quantile(values / values.min(axis=1, keepdims=True), 0.75, axis=0)
-    busy = tuple((slowed > 1 + QUIET_WITHIN).tolist())
+    slowed = np.sort(values / values.min(axis=1, keepdims=True), axis=0).T
+    busy = tuple(quantile(ordered, 0.75) > 1 + QUIET_WITHIN for ordered in slowed)
     return busy if any(busy) and busy.count(False) >= LEAST_QUIET else ()

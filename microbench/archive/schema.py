@@ -75,7 +75,7 @@ def decode(data: bytes, name: str = "the file", keep_damage: bool = False) -> Ru
     written again. Raises RunUnreadableError, with ``name`` in its text, for all other data that is not a run of a
     known format.
     """
-    if data.count(b"{") > MOST_OBJECTS or data.count(b",") > MOST_VALUES:
+    if data.count(b"{") > MOST_OBJECTS or (len(data) > MOST_VALUES and data.count(b",") > MOST_VALUES):
         raise RunUnreadableError(f"{name} holds too many values to be a run", NEXT_STEP)
     try:
         run = _decoded(data, name)
