@@ -6,12 +6,13 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from microbench.cli import diagnose, fleet, output, own, predict, share, show, watch
+from microbench.cli import output
 from microbench.cli.options import ANSWER, JSON, WHY, Checked
 from microbench.core.errors import ExitCode, RunUnreadableError
 from microbench.core.options import argument, option
@@ -62,6 +63,7 @@ def _root(version: Annotated[bool, VERSION] = False) -> None: ...
 def run(asked: RunOptions, json: bool = JSON, why: bool = WHY) -> int:
     """Measure this machine, print a report, and save the run."""
     from microbench.archive import store
+    from microbench.cli import share
 
     with output.progress() as listener:
         result = measured(asked, listener)
@@ -181,9 +183,7 @@ def check(
         output.print_json(found)
     else:
         terminal.draw_findings(agreed.values(), terminal.open_console(), mark="SIMULATED" if recorded.simulated else "")
-    return next(
-        code for code in (ExitCode.SOME_FAILED, ExitCode.UNREADABLE_RUN, ExitCode.MEASURED) if code in codes.values()
-    )
+    return max(codes.values(), key=(ExitCode.MEASURED, ExitCode.UNREADABLE_RUN, ExitCode.SOME_FAILED).index)
 
 
 def _judge(what: Checked, run: Run, verdicts: dict[str | None, list[Finding]]) -> None:
@@ -229,27 +229,27 @@ def in_all(several: Sequence[Finding]) -> Finding:
     )
 
 
-# Every command in the order of --help, with the example in its own help.
-COMMANDS: dict[str, tuple[Callable[..., int | None], str]] = {
-    "run": (run, "microbench run launch --set duration=1us,5us --rounds 3"),
-    "measure": (own.measure, "microbench measure train.py::step --setup train.py::setup --axis batch=1,8,64"),
-    "graph": (own.graph, "microbench graph train.py::step --setup train.py::setup"),
-    "show": (show.show, f"microbench show {REFERENCE_RUN}"),
-    "compare": (show.compare, "microbench compare nvidia-h200 --fail-on slower"),
-    "ab": (own.ab, "microbench ab -B CUDA_MODULE_LOADING=EAGER launch_cost"),
-    "plot": (show.plot, "microbench plot nvidia-h200 ladder -o ladder.svg"),
-    "report": (show.report, f"microbench report {REFERENCE_RUN} -o h200.html"),
-    "check": (check, "microbench check link && echo the link is healthy"),
-    "predict": (predict.predict, "microbench predict --kernels 1100 --duration 6us --layer torch"),
-    "whatif": (predict.whatif, "microbench whatif --kernels 1100 --duration 6us --submit 2us"),
-    "timeline": (predict.timeline, "microbench timeline --duration 3us --kernels 8"),
-    "explain": (predict.explain, "microbench explain launch"),
-    "diagnose": (diagnose.diagnose, "microbench diagnose trace.json.gz --step 1.93ms"),
-    "watch": (watch.watch, "microbench watch --for 60s -- python train.py --epochs 1"),
-    "export": (share.export, "microbench export nvidia-h200 --format csv > h200.csv"),
-    "trend": (share.trend, "microbench trend launch_cost.submit"),
-    "list": (list_, "microbench list launch"),
-    "doctor": (doctor, "microbench doctor"),
+# The function of every command in the order of --help, which is imported when it is needed, and an example.
+COMMANDS = {
+    "app.run": "microbench run launch --set duration=1us,5us --rounds 3",
+    "own.measure": "microbench measure train.py::step --setup train.py::setup --axis batch=1,8,64",
+    "own.graph": "microbench graph train.py::step --setup train.py::setup",
+    "show.show": f"microbench show {REFERENCE_RUN}",
+    "show.compare": "microbench compare nvidia-h200 --fail-on slower",
+    "own.ab": "microbench ab -B CUDA_MODULE_LOADING=EAGER launch_cost",
+    "show.plot": "microbench plot nvidia-h200 ladder -o ladder.svg",
+    "show.report": f"microbench report {REFERENCE_RUN} -o h200.html",
+    "app.check": "microbench check link && echo the link is healthy",
+    "predict.predict": "microbench predict --kernels 1100 --duration 6us --layer torch",
+    "predict.whatif": "microbench whatif --kernels 1100 --duration 6us --submit 2us",
+    "predict.timeline": "microbench timeline --duration 3us --kernels 8",
+    "predict.explain": "microbench explain launch",
+    "diagnose.diagnose": "microbench diagnose trace.json.gz --step 1.93ms",
+    "watch.watch": "microbench watch --for 60s -- python train.py --epochs 1",
+    "share.export": "microbench export nvidia-h200 --format csv > h200.csv",
+    "share.trend": "microbench trend launch_cost.submit",
+    "app.list_": "microbench list launch",
+    "app.doctor": "microbench doctor",
 }
 
 
@@ -265,11 +265,11 @@ def parser(called: Sequence[str] = ()) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name in (chosen := COMMANDS.keys() & called or COMMANDS):
-        function, example = COMMANDS[name]
-        settings = {"allow_interspersed_args": function is not watch.watch}  # options after its command are that one's
+    chosen = {place: example for place, example in COMMANDS.items() if example.split()[1] in called} or COMMANDS
+    for place, example in chosen.items():
+        name, function = example.split()[1], resolve_name(f"microbench.cli.{place}")
+        settings = {"allow_interspersed_args": name != "watch"}  # options after its command are that one's
         app.command(name, epilog=f"Example: {example}", context_settings=settings)(output.command(function))
-    if chosen is COMMANDS:
-        app.add_typer(share.history_app, name="history")
-        app.add_typer(fleet.fleet_app, name="fleet")
+    for name, place in (("history", "share.history_app"), ("fleet", "fleet.fleet_app")) if chosen is COMMANDS else ():
+        app.add_typer(resolve_name(f"microbench.cli.{place}"), name=name)
     return app
