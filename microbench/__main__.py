@@ -22,7 +22,7 @@ def main() -> None:
     import gc
     import signal
 
-    gc.set_threshold(50_000)  # many objects and few cycles: searching for these took 5 % of a screen
+    gc.set_threshold(200_000)  # many objects and few cycles: searching for these took 5 % of a screen
     if isinstance(blocked := sys._xoptions.get(CALLER_BLOCKS), str):
         signal.pthread_sigmask(
             signal.SIG_SETMASK, {one for one in signal.valid_signals() if int(blocked, 16) >> one - 1 & 1}

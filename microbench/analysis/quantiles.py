@@ -83,8 +83,8 @@ def samples_per_independent(samples: FloatArray, medians: FloatArray, counts: Co
     Carlo, Statistical Science 7 (1992), section 3.3. Centring the series lowers each lag by about the result over n,
     which is corrected.
     """
-    side = np.sign(samples - medians[:, None]).astype(np.float32)  # twice as fast as float64
-    side[np.arange(samples.shape[1]) >= np.where(counts < FEWEST_CORRELATED, 0, counts)[:, None]] = 0
+    side = (samples > medians[:, None]).astype(np.float32) - (samples < medians[:, None])  # 0 for what fills a row up
+    side[counts < FEWEST_CORRELATED] = 0
     half = 1 << (samples.shape[1] - 1).bit_length()
     spectrum = np.fft.rfft(side, 2 * half)  # zero padding, because the transform is circular
     lags = np.fft.irfft(spectrum.real**2 + spectrum.imag**2, 2 * half)[:, :half]
@@ -133,11 +133,11 @@ def of_rows(
     An interval narrower than a step of the clock is widened to a step. Raises ValueError as ``work_of`` does.
     """
     raw = np.sort(samples, axis=1)
-    values = raw / np.array([[float(measurement.calls_per_sample)] for measurement in measured])
+    values = raw / np.array([float(measurement.calls_per_sample) for measurement in measured])[:, None]
     if metrics[0].kind == "rate":
-        works = np.array([[float(work)] for work in map(work_of, metrics, measured)])
-        values = np.sort(works / values, axis=1)  # the longest time is the lowest rate
-    shares, raw_medians, every = _across(values, counts), _across(raw, counts)[:, MEDIAN], np.arange(len(values))
+        works = np.array([float(work) for work in map(work_of, metrics, measured)])
+        values = np.sort(works[:, None] / values, axis=1)  # the longest time is the lowest rate
+    shares, raw_medians, every = _across(values, counts), _across(raw, counts, (0.5,))[:, 0], np.arange(len(values))
     low, high = (values[every, ranks] for ranks in ranks_of(samples, raw_medians, counts))
     # A step of the clock in the metric's unit.
     step = np.array([float(each.resolution or 0.0) for each in measured]) / raw_medians * shares[:, MEDIAN]
@@ -150,12 +150,12 @@ def of_rows(
     return list(map(Quantiles, *shares.T.tolist(), *(column.tolist() for column in columns), levels))
 
 
-def _across(ordered: FloatArray, counts: Counts) -> FloatArray:
-    """The quantiles at SHARES of each row of sorted values, bit for bit those of ``quantile``."""
+def _across(ordered: FloatArray, counts: Counts, shares: Sequence[float] = SHARES) -> FloatArray:
+    """The quantiles at ``shares`` of each row of sorted values, bit for bit those of ``quantile``."""
     last = counts[:, None] - 1
-    positions = np.array(SHARES) * last
+    positions = np.array(shares) * last
     below = positions.astype(np.intp)
-    low, high = (np.take_along_axis(ordered, ranks, 1) for ranks in (below, np.minimum(below + 1, last)))
+    low, high = (ordered[np.arange(len(below))[:, None], ranks] for ranks in (below, np.minimum(below + 1, last)))
     result: FloatArray = low + (high - low) * (positions - below)
     return result
 
@@ -169,7 +169,7 @@ def levels_of_rounds(medians: Sequence[float], width: float) -> Levels | None:
     gaps = [high - low for low, high in pairwise(ordered)]
     if len(gaps) < 2 or not math.isfinite(sum(ordered)):
         return None
-    place = max(range(len(gaps)), key=gaps.__getitem__)
+    place = gaps.index(max(gaps))
     least = max(LEAST_DISTANCE * abs(middle(ordered)), GAP_SHARE * (ordered[-1] - ordered[0]), BLURS * width)
     return (middle(ordered[: place + 1]), middle(ordered[place + 1 :])) if gaps[place] > least else None
 
@@ -181,20 +181,18 @@ def middle(ordered: Sequence[float]) -> float:
 
 
 @np.errstate(all="ignore")  # a damaged file may overflow: such samples have no levels
-def levels_of_samples(
-    ordered: FloatArray, medians: FloatArray, steps: FloatArray, counts: Counts
-) -> list[Levels | None]:
-    """The two levels of each row of sorted samples, where it has two. ``steps`` are the steps of the clocks."""
-    found: list[Levels | None] = [None] * len(ordered)
-    if ordered.shape[1] < FEWEST_SAMPLES:
+def levels_of_samples(values: FloatArray, medians: FloatArray, blur: FloatArray, counts: Counts) -> list[Levels | None]:
+    """The two levels of each row of sorted samples, where it has two. ``blur`` is a step of each row's clock."""
+    found: list[Levels | None] = [None] * len(values)
+    if values.shape[1] < FEWEST_SAMPLES:
         return found
     first = np.ceil(OUTLIERS * (counts - 1)).astype(np.intp)
-    last, every, places = counts - 1 - first, np.arange(len(ordered)), np.arange(ordered.shape[1] - 1)
-    gaps = np.where((places >= first[:, None]) & (places < last[:, None]), np.diff(ordered, axis=1), -1)
+    last, every, places = counts - 1 - first, np.arange(len(values)), np.arange(values.shape[1] - 1)
+    gaps = np.where((places >= first[:, None]) & (places < last[:, None]), np.diff(values, axis=1), -1)
     widest = gaps.argmax(axis=1)
-    least = np.maximum(LEAST_DISTANCE * np.abs(medians), GAP_SHARE * (ordered[every, last] - ordered[every, first]))
-    two = (gaps[every, widest] > np.maximum(least, BLURS * steps)) & (counts >= FEWEST_SAMPLES)
+    least = np.maximum(LEAST_DISTANCE * np.abs(medians), GAP_SHARE * (values[every, last] - values[every, first]))
+    two = (gaps[every, widest] > np.maximum(least, BLURS * blur)) & (counts >= FEWEST_SAMPLES)
     for row in np.flatnonzero(two).tolist():
-        inside, split = ordered[row, first[row] : last[row] + 1].tolist(), int(widest[row] - first[row]) + 1
+        inside, split = values[row, first[row] : last[row] + 1].tolist(), int(widest[row] - first[row]) + 1
         found[row] = middle(inside[:split]), middle(inside[split:])
     return found

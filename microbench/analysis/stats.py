@@ -110,10 +110,11 @@ def rounds_interval(
     if len(rounds) == 1:
         return rounds[0] if deviation is None else _over_processes(rounds[0], deviation)
     medians = [interval.median for interval in rounds]
-    low, high = (_median(ends) for ends in zip(*((one.low, one.high) for one in rounds), strict=True))
+    low, high = _median([interval.low for interval in rounds]), _median([interval.high for interval in rounds])
     two = None if busy else levels_of_rounds(medians, high - low)
-    upper = busy or [two is not None and 2 * value > sum(two) for value in medians]
-    states = [[one for one, flag in zip(medians, upper, strict=True) if flag == state] for state in (False, True)]
+    states, upper = [medians], [2 * value > sum(two) for value in medians] if two else busy
+    if upper:
+        states = [[one for one, flag in zip(medians, upper, strict=True) if flag == state] for state in (False, True)]
     middle = _median(states[0] if busy else medians)
     ends = [middle, low, high]
     if min(medians) > 0 and math.isfinite(sum(medians)):
@@ -422,12 +423,13 @@ def _row(
     info = infos[first.case.benchmark]
     summaries = tuple(made[place] for place in group.places)
     deviation = _deviation(run, info, group)
-    busy = tuple(outcome.round in slow.get(first.session, ()) for outcome in group.outcomes)
-    costs = [summary.interval.median for summary in summaries]
-    if group.metric.kind == "rate":
-        costs = [1 / cost if cost else math.nan for cost in costs]
-    if group.measurement.clock != "host" or group.metric.kind == "count" or not follows(costs, busy):
-        busy = ()
+    busy: tuple[bool, ...] = ()
+    if first.session in slow and group.measurement.clock == "host" and group.metric.kind != "count":
+        flags = tuple(outcome.round in slow[first.session] for outcome in group.outcomes)
+        costs = [summary.interval.median for summary in summaries]
+        if group.metric.kind == "rate":
+            costs = [1 / cost if cost else math.nan for cost in costs]
+        busy = flags if follows(costs, flags) else ()
     interval = rounds_interval([summary.interval for summary in summaries], deviation, busy)
     return Row(
         case_id=case_id,
