@@ -50,7 +50,7 @@ LINES = {
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 3949,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6083,  # functions are compared with ceilings as kernels are
-    "archive": 1860,
+    "archive": 1859,
     "traces": 3400,
     "diagnosis": 6934,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2121,  # two sides are measured in turn, with Pythons and variables of their own
