@@ -53,11 +53,11 @@ LINES = {
     "archive": 1859,
     "traces": 3400,
     "diagnosis": 6934,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
-    "session": 2121,  # two sides are measured in turn, with Pythons and variables of their own
+    "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8074,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
-    "library": 2118,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
-    "cli": 2504,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
+    "library": 2120,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
+    "cli": 2502,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

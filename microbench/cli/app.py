@@ -62,7 +62,6 @@ def _root(version: Annotated[bool, VERSION] = False) -> None: ...
 
 def run(asked: RunOptions, json: bool = JSON, why: bool = WHY) -> int:
     """Measure this machine, print a report, and save the run."""
-    from microbench.archive import store
     from microbench.cli import share
 
     with output.progress() as listener:
@@ -70,11 +69,10 @@ def run(asked: RunOptions, json: bool = JSON, why: bool = WHY) -> int:
     if json:
         output.print_bytes(share.exported(result.run, "json"))
         return result.exit_code
-    name = shlex.quote(str(result.path))
-    output.draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
+    output.draw(screen_of(result.run, result.path), why=why)
     lines = [f"saved: {result.path}"]
     if result.exit_code == ExitCode.INTERRUPTED:
-        lines.append(f"interrupted: microbench run --resume {name} measures the rest")
+        lines.append(f"interrupted: microbench run --resume {shlex.quote(str(result.path))} measures the rest")
     output.tell(lines)
     return result.exit_code
 
