@@ -294,3 +294,10 @@ def test_the_graph_is_advised_of_the_function_that_the_loop_itself_calls(before:
     assert target(asked) == named
     assert of_target(asked, "lib/model.py:9 forward") == (named == "act.py::act")
     assert not of_target(asked, "act.py:52 main")
+
+
+def test_a_page_has_findings_where_the_answer_leaves_some() -> None:
+    told = [diagnosed(made) for made in (steps_of(), steps_of(marked=True, between_ns=40_000), never_repeating())]
+    left = [bool(screen(found, "", "").findings) for found in told]
+    assert {*left} == {False, True}
+    assert [">Findings</h2>" in build([found], "") for found in told] == left
