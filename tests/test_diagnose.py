@@ -20,6 +20,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time, times
 from microbench.diagnosis import lanes, ranks, window, words
+from microbench.diagnosis.advice import program_of
 from microbench.diagnosis.communication import kind_of
 from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
 from microbench.diagnosis.events import held_by_events
@@ -30,13 +31,14 @@ from microbench.diagnosis.idle import CAUSES, MANAGED, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.owners import NAMELESS, owners
 from microbench.diagnosis.steps import find_steps
+from microbench.diagnosis.turns import loops_of
 from microbench.diagnosis.unwatched import OWN_S, USUAL_S, beyond_calls, unwatched
 from microbench.library.runs import load
 from microbench.model.constants import Constant, Fit
 from microbench.model.fit import fit_for
 from microbench.model.workload import Copies, Kernels, Wait, Workload
 from microbench.report.sheets.diagnosis import MOST_TRACES, answer, ranks_screen, screen
-from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Memory, RangeKind, Thread, Trace
+from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Loop, Memory, RangeKind, Thread, Trace
 
 
 @cache
@@ -1564,3 +1566,32 @@ def test_of_a_thousand_traces_those_with_the_most_work_are_shown_and_the_others_
     assert shown[-1] == ranks_screen(several, "costs", everything=True).tables[0].rows[500][0]
     assert len(ranks_screen(several, "costs", everything=True).tables[0].rows) == 1000
     assert ranks_screen(several[:3], "costs").tables[0].notes == ()
+
+
+def test_a_loop_that_turns_once_a_visit_is_no_iteration_and_one_that_submits_seldom_is_named_besides() -> None:
+    made, loops = Recorder(), (Loop("train.py:5 main", True, False), Loop("train.py:9 main", True, False))
+    for turn in range(240):
+        made.runs(100_000)
+        if turn % 10 == 9:
+            made.launches(8)
+        if turn % 6 == 5:  # a loop with one turn, in some turns of the loop around it
+            made.turns.append((made.now_ns, 1, made.thread, False))
+        made.turn()
+    trace = made.trace(loops=loops)
+    assert [(loop.place, len(loop.submits)) for loop in loops_of(trace)] == [("train.py:5 main", 0)]
+    found = diagnose(trace, costs()).steps
+    assert found is not None
+    assert (found.found, found.count) == ("repetition", 22)
+    assert [place for place, _ in found.loops] == ["train.py:5 main"]
+    other = made.trace(loops=(loops[0], Loop("lib.py:9 walk", True, False)))
+    assert {loop.place for loop in loops_of(other)} == {"train.py:5 main", "lib.py:9 walk"}
+
+
+@pytest.mark.parametrize(("call", "program"), [("cudaLaunchKernel", "torch"), ("cuLaunchKernelEx", "jax")])
+def test_of_two_frameworks_that_are_imported_the_one_that_launches_is_the_programs(call: str, program: str) -> None:
+    made = Recorder()
+    for _ in range(20):
+        made.submit(made.call(call, 3000), "kernel", 2000)
+    versions = {"torch": "2.11", "jax": "0.11"}
+    trace = made.trace(format="microbench recording", versions=versions)
+    assert program_of(trace) == program

@@ -339,6 +339,16 @@ def test_a_function_has_the_ceilings_of_another_run_of_its_gpu() -> None:
     assert ceilings_of(bare) is None, "where no bytes were given, no other run is read"
 
 
+def test_cases_of_several_functions_are_told_apart() -> None:
+    for function in ("copy", "waiting"):
+        more = ("--into", "run.json") if Path("run.json").exists() else ()
+        called = ("measure", f"rated.py::{function}", "--setup", "rated.py::setup", "--axis", "duration=1000,2000")
+        assert call(*called, *(more or ("--out", "run.json")), "--device", "fake").exit_code == 0
+    run = store.read(Path("run.json"))
+    names = [one.name for one in own.steps(evidence_by_device(run, rows(run))[0])]
+    assert names == [f"{name} duration={ns}" for name in ("copy", "waiting") for ns in (1000, 2000)]
+
+
 def test_axes_stand_for_their_values_in_every_formula() -> None:
     result, run = measure(
         "kernels.cu:scale<float>", "--grid", "n//256", "--block", "256", "--arg", "f32[n]", "--arg", "2.0f",

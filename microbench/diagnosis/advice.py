@@ -63,7 +63,7 @@ def program_of(trace: Trace) -> Program:
     """What kind of program was recorded, by its library and what it does."""
     packages = {name.split(".")[0] for name in trace.versions}
     layer = layer_of(trace)
-    is_torch = layer == "torch_eager" or "torch" in packages
+    is_torch = layer == "torch_eager" or ("torch" in packages and layer != "jax_jit")
     if is_torch:
         # Samples also find modules that are only imported, outside of what is diagnosed.
         called = (trace.names[name] for name in np.unique(trace.ranges["name"]).tolist() if name != NONE)

@@ -27,7 +27,7 @@ from microbench.diagnosis.host_time import (
 )  # fmt: skip
 from microbench.diagnosis.kernel_names import family
 from microbench.diagnosis.owners import owner_of
-from microbench.diagnosis.steps import PAUSE_S, Steps
+from microbench.diagnosis.steps import PAUSE_S, Steps, Tokens
 from microbench.diagnosis.turns import loops_of
 from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Table, Trace, name_of
@@ -533,8 +533,8 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     copies_in = set(work["call"][to_gpu & (work["source"] != MEMORIES.index("device"))].tolist())
     launches = np.unique(work["call"][work["kind"] == WORK_KINDS.index("kernel")])
     kinds, last = by_name(trace, doing), dict[int, int]()
-    found: dict[tuple[tuple[int, int], str, str], Counter[tuple[bool, str, Where]]] = {}
-    asked = called_from(trace)
+    found: dict[tuple[tuple[int, ...], str, str], Counter[tuple[bool, str, Where]]] = {}
+    asked, tokens = called_from(trace), Tokens(trace).whole.tolist()
     of = {
         thread: slices(trace, thread, functions=False)
         for thread in np.unique(trace.calls["thread"][begin:end]).tolist()
@@ -551,9 +551,11 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         at_ns = row["begin_ns"] if trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
         name = asked.get(call, int(inside.name[np.searchsorted(inside.edges_ns, at_ns, side="right") - 1]))
         # A range may end a little early, and samples name a short call by a line nearby. So what most steps say of the
-        # same call counts for all of them, and first what calls said that were asked.
+        # same call counts for all of them, and first what calls said that were asked. If steps differ, calls are the
+        # same whose neighbours are.
         step = int(np.searchsorted(steps.calls, call, side="right")) - 1
-        same = (step % steps.every, call - int(steps.calls[step]))
+        alike = steps.likeness >= ALIKE
+        same = (step % steps.every, call - int(steps.calls[step])) if alike else tuple(tokens[call - 2 : call + 2])
         ahead, at, behind = np.searchsorted(launches, (steps.calls[step], call, steps.calls[step + 1])).tolist()
         where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
@@ -571,7 +573,10 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
 def layer_of(trace: Trace) -> str:
     """The layer whose costs stand for the program's: that of its framework, else compiled code."""
     by_format = {"PyTorch profiler": "torch_eager", "XLA profiler": "jax_jit"}.get(trace.format)
-    by_package = (
-        layer for package, layer in (("torch", "torch_eager"), ("jax", "jax_jit")) if package in trace.versions
-    )
-    return by_format or next(by_package, LOOP_LAYER)
+    layers = [layer for package, layer in (("torch", "torch_eager"), ("jax", "jax_jit")) if package in trace.versions]
+    if len(layers) > 1:  # PyTorch launches by the runtime, JAX by the driver
+        names, counts = np.unique(trace.calls["name"], return_counts=True)
+        launches = [(trace.names[name], count) for name, count in zip(names, counts, strict=True)]
+        by = {api: sum(count for name, count in launches if name.startswith(api)) for api in ("cudaLaunch", "cuLaunch")}
+        layers.sort(key=lambda layer: -by["cuLaunch" if layer == "jax_jit" else "cudaLaunch"])
+    return by_format or next(iter(layers), LOOP_LAYER)

@@ -85,7 +85,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     They are the calls of the function ``asked`` for, "train.py:step", or what the line "train.py:30" is in, if the
     trace tells these.
     """
-    tokens, loops = _Tokens(trace), loops_of(trace)
+    tokens, loops = Tokens(trace), loops_of(trace)
     turns = iteration(trace, tokens.names[tokens.submits], loops)
     candidates = _annotated(trace)
     if turns is not None:
@@ -106,7 +106,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     if steps is None:
         return None
     own = (one for one in loops if one.own and (steps.found, steps.name) != ("loop", one.place))
-    others = [(one.place, one.turn_s) for one in own if len(one.submits) or one.turn_s > steps.step_s]
+    others = [(one.place, one.turn_s) for one in own if one.all_submits or one.turn_s > steps.step_s]
     if part is not None and 2 * part.step_s < steps.step_s:
         others.append(("a part that repeats", part.step_s))
     return msgspec.structs.replace(steps, loops=tuple(others))
@@ -124,7 +124,7 @@ def found_elsewhere(steps: Steps, parts: Iterable[Trace]) -> Steps:
     return msgspec.structs.replace(steps, loops=(*steps.loops, *others))
 
 
-def _turning(trace: Trace, tokens: _Tokens, turns: Turns) -> Found:
+def _turning(trace: Trace, tokens: Tokens, turns: Turns) -> Found:
     """The first calls of the turns of a loop that submit work."""
     begins = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns)
     first = np.searchsorted(np.flatnonzero(tokens.submits), begins)
@@ -147,7 +147,7 @@ def _called(trace: Trace, asked: str) -> list[Found]:
     return [Found(np.unique(np.minimum(begins, len(trace.calls) - 1)), "annotations", asked)]
 
 
-def _first(trace: Trace, tokens: _Tokens, candidates: list[Found]) -> Steps | None:
+def _first(trace: Trace, tokens: Tokens, candidates: list[Found]) -> Steps | None:
     """The first candidate that has steps."""
     return next((steps for one in candidates if (steps := _steps(trace, tokens, one)) is not None), None)
 
@@ -157,7 +157,7 @@ def unnumbered(name: str) -> str:
     return NUMBER.sub("", name).strip(" #_-")
 
 
-class _Tokens:
+class Tokens:
     """Each call as two numbers that are equal for equal calls: with the sizes of its work (``whole``) and without."""
 
     def __init__(self, trace: Trace) -> None:
@@ -223,7 +223,7 @@ def _annotated(trace: Trace) -> list[Found]:
     return [one for _, one in sorted(found, key=lambda each: -each[0])]
 
 
-def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
+def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
     """The longest stretch of calls that repeat. If without waits and copies to the host a part of it repeats by itself,
     with so many different calls that it is no layer, it is the step: a program may wait or read a number in some alone.
     """
@@ -242,7 +242,7 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
     return whole or parts
 
 
-def _repeating(trace: Trace, tokens: _Tokens, looks: npt.NDArray[np.bool_], places: IntArray) -> list[Found]:
+def _repeating(trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], places: IntArray) -> list[Found]:
     """The longest stretch of the calls at these places that repeat, cut behind the wait or at the pause that comes once
     in each step.
 
@@ -359,7 +359,7 @@ def _stretch(values: IntArray, length: int) -> tuple[int, int]:
     return int(begins[longest]), int(ends[longest] - 1 + 2 * length)
 
 
-def _steps(trace: Trace, tokens: _Tokens, one: Found) -> Steps | None:
+def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     """The steps that begin at these calls, each at the first work that one of its calls submitted."""
     begins, found, name, span_ns = one
     submitting = np.flatnonzero(tokens.submits)

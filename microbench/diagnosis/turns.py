@@ -16,6 +16,7 @@ FEWEST = 4  # ends of turns that count as a repetition
 # A loop within another one is the program's iteration if it does all that the outer one does, or if it turns at least
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
+MOST_A_VISIT = 3  # turns of a loop, fewer of which are no iteration of the program
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
 LONGEST = 10  # times as long as a usual turn: the program did something else in between
 USUAL = 2.0  # times a usual turn, within which a function runs that each turn calls
@@ -39,7 +40,8 @@ class Turns(NamedTuple):
 
 
 def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
-    """The loops that submit work in most turns, the longest turn first; those ``beneath`` PyTorch's modules on request.
+    """The loops that submit work, the longest turn first; those ``beneath`` PyTorch's modules on request. Those that do
+    so in less than half of their turns have no ``submits``.
 
     Their threads call CUDA, if not in each turn: a backward pass has a thread of its own.
     """
@@ -53,18 +55,37 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
         rows = _of_one_thread(rows)
         inside = rows[(rows["at_ns"] >= submits_ns[0]) & (rows["at_ns"] <= submits_ns[-1])]
         times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
-        if not len(times_ns):
+        if not len(times_ns) or _turns_less(trace, turns, loop.place, rows["at_ns"]):
             continue
         turn_ns = float(np.median(times_ns))
         stretches = _stretches(inside, LONGEST * turn_ns)
         each = [np.diff(np.searchsorted(submits_ns, one["at_ns"])) for one in stretches]
         stretch, submits = max(zip(stretches, each, strict=True), key=lambda one: len(one[0]))
-        if not len(submits) or np.median(submits) >= 1:
+        often = bool(len(submits)) and np.median(submits) >= 1
+        if not len(submits) or often or submits.sum() >= FEWEST:
             cut = bool(inside["last"].any())  # the longest stretch may end before, where the program did not run
             all_ns, ends_ns = inside["at_ns"], stretch["at_ns"]
             all_submits = sum(int(one.sum()) for one in each)
+            submits = submits if often else submits[:0]
             found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, all_submits, turn_ns * 1e-9, cut))
     return sorted(found, key=lambda one: -one.turn_s)
+
+
+def _turns_less(trace: Trace, turns: Table, place: str, ends_ns: IntArray) -> bool:
+    """Whether a loop around it, in the same function, turns at least as often while both do, and in between."""
+    inner = PLACE.fullmatch(place)
+    for number, loop in enumerate(trace.loops):
+        outer = PLACE.fullmatch(loop.place)
+        if inner is None or outer is None or inner["file"] != outer["file"] or inner["function"] != outer["function"]:
+            continue
+        if int(outer["line"]) < int(inner["line"]):
+            stretches = [one["at_ns"] for one in _stretches(_of_one_thread(turns[turns["loop"] == number])) if len(one)]
+            during = [ends_ns[(ends_ns >= one[0]) & (ends_ns <= one[-1])] for one in stretches]
+            visits = sum(len(np.unique(np.searchsorted(*both))) for both in zip(stretches, during, strict=True))
+            count = sum(map(len, during))
+            if FEWEST <= count <= sum(map(len, stretches)) and count < MOST_A_VISIT * visits:
+                return True
+    return False
 
 
 def _of_one_thread(rows: Table) -> Table:

@@ -447,7 +447,7 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
     late = f"The GPU waits {as_time(_late_s(diagnosis))} of {{}} for work to be submitted; what a graph saves of it is "
     late += "not predicted"
     if diagnosis.recorded is None:
-        if diagnosis.bound == "launch-bound" and advice.target(diagnosis):
+        if diagnosis.bound == "launch-bound" and advice.program_of(diagnosis.trace) != "other":
             yield _by_library(diagnosis, late.format("the trace"))
         return
     if diagnosis.bound not in advice.SUBMITTING:

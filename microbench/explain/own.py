@@ -111,6 +111,7 @@ class Rates(NamedTuple):
 class Step(NamedTuple):
     """One measured case of a function. Rows that were not measured are None."""
 
+    name: str
     submit: Row
     rates: Rates
     step: Row | None
@@ -185,31 +186,34 @@ def axes_of(row: Row) -> str:
     return " ".join(f"{name}={value}" for name, value in row.params.items() if name not in OWN_PARAMETERS)
 
 
-def name_of(row: Row) -> str:
-    """What a line of the screen calls a case: its axes, or else the function's or kernel's name."""
-    target = str(row.params.get("function") or row.params.get("kernel") or "")
-    return plain(axes_of(row) or target.rpartition(":")[2], 24)
+def _cases(evidence: Evidence, benchmark: str, metric: str) -> list[tuple[str, Row, dict[str, Row]]]:
+    """What the screen calls each measured case, a row of it, and all its rows by their metric, in the order of the run.
 
-
-def _cases(evidence: Evidence, benchmark: str, metric: str) -> list[tuple[Row, dict[str, Row]]]:
-    """A row of each measured case in the order of the run, and all rows of that case by their metric."""
-    every = evidence.rows(benchmark)
-    each = evidence.rows(benchmark, metric)
-    return [(one, {row.metric.name: row for row in every if row.case_id == one.case_id}) for one in each]
+    A case is called by its axes, with the function's or kernel's name before them where the run has several.
+    """
+    every, each = evidence.rows(benchmark), evidence.rows(benchmark, metric)
+    targets = [str(row.params.get("function") or row.params.get("kernel") or "").rpartition(":")[2] for row in each]
+    several = len(set(targets)) > 1
+    return [
+        (plain(f"{target} {axes}" if several and axes else axes or target, 24), one,
+         {row.metric.name: row for row in every if row.case_id == one.case_id})
+        for one, target, axes in zip(each, targets, map(axes_of, each), strict=True)
+    ]  # fmt: skip
 
 
 def steps(evidence: Evidence) -> list[Step]:
     """Every measured case of a function, in the order of the run."""
     others = ("step", "gpu", "cold", "graph", "capture", "instantiate", "kernels")
     return [
-        Step(submit, _rates(evidence, submit, same), *map(same.get, others))
-        for submit, same in _cases(evidence, STEP, "submit")
+        Step(name, submit, _rates(evidence, submit, same), *map(same.get, others))
+        for name, submit, same in _cases(evidence, STEP, "submit")
     ]
 
 
 class Kernel(NamedTuple):
     """One measured case of a kernel."""
 
+    name: str
     duration: Row
     kernel: Row | None
     submit: Row | None
@@ -264,8 +268,8 @@ class Kernel(NamedTuple):
 def kernels(evidence: Evidence) -> list[Kernel]:
     """Every measured case of a kernel, in the order of the run."""
     return [
-        Kernel(duration, same.get("kernel"), same.get("submit"), same.get("cold"), _rates(evidence, duration, same))
-        for duration, same in _cases(evidence, KERNEL, "duration")
+        Kernel(name, one, same.get("kernel"), same.get("submit"), same.get("cold"), _rates(evidence, one, same))
+        for name, one, same in _cases(evidence, KERNEL, "duration")
     ]
 
 
@@ -334,7 +338,7 @@ def _step_line(one: Step) -> Words:
         parts.append((f"as a graph {as_time(one.graph.value)}: {times(one.gain)}{pays}", one.graph))
     elif one.fact("capturable") is False:
         parts.append((f"no graph: {blocked(one)}", None))
-    return name_of(one.submit), parts
+    return one.name, parts
 
 
 def _is_colder(cold: Row, warm: Row) -> bool:
@@ -365,7 +369,7 @@ def _kernel_line(one: Kernel) -> Words:
     parts.append((f"{one.whole('registers')} registers{spills}", None))
     held = f", limited by {plain(fact(one.duration, 'held_by'), 20)}" if one.occupancy < 1 else ""
     parts.append((f"occupancy {percent(one.occupancy)}{held}", None))
-    return name_of(one.duration), parts
+    return one.name, parts
 
 
 def launched(one: Step) -> list[tuple[str, str, str, int]]:
@@ -402,7 +406,7 @@ def cannot_be_captured(evidence: Evidence) -> Finding | None:
     error = blocking_error(first)
     call = first.fact("blocked_call")
     more = f" {len(found) - 1} more cases cannot be captured either." if len(found) > 1 else ""
-    title = f"{name_of(first.submit)} cannot be captured into a graph: {blocked(first)}"
+    title = f"{first.name} cannot be captured into a graph: {blocked(first)}"
     text = f"{error}{f' (in {plain(call, 60)})' if call else ''}.{more}"
     advice = next(advice for words, advice in ADVICE if words.lower() in error.lower())
     return said(title, text, advice, rows=(one.submit for one in found), severity="warning")
@@ -422,7 +426,7 @@ def a_graph_helps(evidence: Evidence) -> Finding | None:
     text += " Where the program does not wait after each call, host and GPU work at the same time"
     text += " and a graph gains less."
     pays = f"; with its capture it pays off after {counted(after, 'replay')}" if after is not None else ""
-    title = f"As a CUDA graph, {name_of(one.submit)} is {times(gain)} as fast, each call with one wait{pays}"
+    title = f"As a CUDA graph, {one.name} is {times(gain)} as fast, each call with one wait{pays}"
     advice = "Capture it once and replay it; copy each step's inputs into the same memory."
     return said(title, text, advice, rows=(one.step, one.graph))
 
@@ -434,7 +438,7 @@ def work_elsewhere(evidence: Evidence) -> Finding | None:
     if not found:
         return None
     first = found[0]
-    title = f"The graph of {name_of(first.submit)} lacks {first.kernels_outside} of its kernels"
+    title = f"The graph of {first.name} lacks {first.kernels_outside} of its kernels"
     text = "They run in another stream, which the capture does not see. So no gain is given."
     advice = "Submit everything to the current stream, or let the other stream wait for an event of it."
     return said(title, text, advice, rows=(one.submit for one in found), severity="warning")

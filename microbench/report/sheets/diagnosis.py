@@ -68,7 +68,11 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     what = f"{step.count} calls of {calls_of}" if calls_of else f"{step.count} steps"
     if step.found == "loop" and step.count != 1:
         asked = f", asked for as {calls_of}" if calls_of and f"{calls_of} " not in step.name else ""
-        what = f"{step.count} turns of the loop at {plain(step.name)}{asked}"
+        library = any(loop.place == step.name and not loop.own for loop in trace.loops)
+        whose = (
+            f"{step.count} steps, each a turn of a library's loop," if library else f"{step.count} turns of the loop"
+        )
+        what = f"{whose} at {plain(step.name)}{asked}"
     parts = [f"{what}, each of {pieces}, {alike}" if step.count != 1 else f"the only {plain(step.name)}, of {pieces}"]
     parts.append(f"{as_time(step.watched_s)} as recorded")
     unprofiled, range_ = f"unprofiled step time {as_time(step.unwatched_s)}", two_times(step.low_s, step.high_s)

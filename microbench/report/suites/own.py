@@ -47,13 +47,13 @@ def functions(evidence: Evidence) -> Table | None:
     """Each case of a function: what it costs, what limits it, and what a graph gives."""
     found = own.steps(evidence)
     shares = [("of ceiling", lambda one: share_of(one.rates))] if any(one.rates.ceilings for one in found) else []
-    prevented = [f"no graph of {own.name_of(one.submit)}: {own.blocked(one)}" for one in found if one.graph is None]
+    prevented = [f"no graph of {one.name}: {own.blocked(one)}" for one in found if one.graph is None]
     compared = [plain(one.fact("compared"), 200) for one in found if one.fact("compared")]
     return table_of(
         "Your functions: what limits them, and what a graph gives",
         "a step is one call and one wait",
         found,
-        ("", lambda one: Cell(own.name_of(one.submit), tone="strong")),
+        ("", lambda one: Cell(one.name, tone="strong")),
         ("step", lambda one: row_cell(one.step)),
         ("submit", lambda one: row_cell(one.submit)),
         ("GPU", lambda one: row_cell(one.gpu)),
@@ -80,7 +80,7 @@ def launches(evidence: Evidence) -> Table | None:
     )
     more = (f"{len(found) - MOST_LAUNCHES} more",) if len(found) > MOST_LAUNCHES else ()
     titles = columns("kernel", "grid", "block", "launches", left=3)
-    return Table(f"Launches of {own.name_of(one.submit)}", "the nodes of its captured graph", titles, rows, more)
+    return Table(f"Launches of {one.name}", "the nodes of its captured graph", titles, rows, more)
 
 
 def limits(evidence: Evidence) -> Table | None:
@@ -89,7 +89,7 @@ def limits(evidence: Evidence) -> Table | None:
         "Your kernels under this GPU's measured ceilings",
         "the nearest ceiling of each",
         own.kernels(evidence),
-        ("", lambda one: Cell(own.name_of(one.duration), tone="strong")),
+        ("", lambda one: Cell(one.name, tone="strong")),
         ("duration", lambda one: row_cell(one.kernel or one.duration, as_time(one.best_s))),
         (Column("cold L2", drop=2), lambda one: row_cell(one.cold)),
         ("of ceiling", lambda one: share_of(one.rates)),
