@@ -37,8 +37,7 @@ ALL_RUNS = flag("All runs instead of the newest.", "--all")
 
 
 # Which changes make compare end with an exit code of its own; the suites that have a verdict; the backgrounds of a
-# figure; the formats of export
-# and of constants.
+# figure; the formats of export and of constants.
 FailOn = Literal["slower", "suspected", "faster", "any"]
 Checked = Literal["link", "memory", "compute"]
 Theme = Literal["light", "dark"]

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, get_args
 
 import typer
 
-from microbench.cli.options import (
-    ALL_RUNS,
-    FORCE,
-    LAST_OR_BUNDLED,
-    REDACT,
-    RUN,
-    RUN_NAME,
-    ConstantsFormat,
-    Format,
-    Picture,
-)
+from microbench.cli import options
+from microbench.cli.options import ALL_RUNS, LAST_OR_BUNDLED, REDACT, RUN, ConstantsFormat, Format, Picture
 from microbench.cli.output import check_new, command, draw, draw_tables, print_bytes, print_json, write_new
 from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.options import argument, flag, option
@@ -89,15 +80,13 @@ def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
 
 
 def constants(
-    name: str | None = argument(
-        "[RUN]", f"The run: {RUN_NAME}; or a file of constants. {LAST_OR_BUNDLED.capitalize()}", None
-    ),
+    name: str | None = argument("[RUN]", f"A run: {options.RUN_NAME}; or a file of constants; {LAST_OR_BUNDLED}", None),
     out: Path | None = option("FILE", "The new file; default: standard output.", "-o", "--out"),
     format: ConstantsFormat | None = option(
         None, "toml, json, or h: a C header of #define lines; default: by the ending of FILE, else toml."
     ),
     json: bool = flag("Print JSON: as --format json."),
-    force: bool = FORCE,
+    force: bool = options.FORCE,
 ) -> None:
     """Write the constants of a machine for other programs to read.
 
@@ -108,17 +97,15 @@ def constants(
 
     from microbench.library.surface import constants as of_machine
 
-    ending = out.suffix.removeprefix(".") if out is not None else "toml"
-    chosen = "json" if json else format or ending
+    chosen = "json" if json else format or (out.suffix.removeprefix(".") if out is not None else "toml")
     if chosen not in get_args(ConstantsFormat):
         raise UsageError(f"there is no format {plain(chosen, 20)}", "give --format toml, json or h")
     if out is not None:
         check_new(out, force=force)
     found = of_machine(name)
+    data = (found.to_header() if chosen == "h" else found.to_toml()).encode()
     if chosen == "json":
         data = msgspec.json.format(msgspec.json.encode(found.to_dict()), indent=2) + b"\n"
-    else:
-        data = (found.to_header() if chosen == "h" else found.to_toml()).encode()
     if out is None:
         print_bytes(data)
     else:

@@ -50,7 +50,7 @@ SOURCES = {
     "link_chunks": "link.h2d_chunked_from.*",
     "link_batch": "link.h2d_batched_up_to.* link.h2d_gathered_up_to.*",
     "memory_allocate": "memory.allocate.* memory.free.* memory.pool_from",
-    "memory_stream": "memory.[!afp]* memory.add.*",
+    "memory_stream": "memory.*.fp* memory.*.int8*",
     "gemm_throughput": "compute.*",
 }
 # The model's constants: other names, and those that are no property of a machine or stand under another name.
@@ -71,41 +71,31 @@ ROWS = (
 )
 
 
-class Crossover(NamedTuple):
-    """Two ways of a benchmark over an axis of bytes: ``better`` and ``than`` are values of other axes. The name has
-    axes in braces."""
-
-    name: str
-    curve: tuple[str, str, str]
-    better: Mapping[str, str | int]
-    than: Mapping[str, str | int]
-    what: str
-
-
-COPIES, PAGEABLE = ("link_copy", "bandwidth_host", "size_bytes"), {"memory": "pageable"}
-BATCH, LOOP = ("link_batch", "bandwidth", "piece_bytes"), {"way": "loop"}
-CROSSOVERS = (
-    Crossover(
-        "link.{direction}_pinned_from", COPIES, {"memory": "pinned"}, PAGEABLE,
+COPIES, BATCH = ("link_copy", "bandwidth_host", "size_bytes"), ("link_batch", "bandwidth", "piece_bytes")
+Way = Mapping[str, str | int]
+# Two ways of a benchmark over an axis of bytes, the better one first, as values of other axes.
+CROSSOVERS: tuple[tuple[str, tuple[str, str, str], Way, Way, str], ...] = (
+    (
+        "link.{direction}_pinned_from", COPIES, {"memory": "pinned"}, {"memory": "pageable"},
         "copies from which on memory that is pinned already is faster than pageable",
     ),
-    Crossover(
-        "link.{direction}_registered_from", COPIES, {"memory": "registered"}, PAGEABLE,
+    (
+        "link.{direction}_registered_from", COPIES, {"memory": "registered"}, {"memory": "pageable"},
         "copies from which on memory that is registered already is faster than pageable",
     ),
-    Crossover(
+    (
         "link.h2d_chunked_from.{work}", ("link_chunks", "bandwidth", "size_bytes"), {"chunks": 16, "streams": 2},
         {"chunks": 1, "streams": 1}, "buffers from which on 16 pieces on two streams are faster than one",
     ),
-    Crossover(
-        "link.h2d_batched_up_to.{pieces_copied}", BATCH, {"way": "batched"}, LOOP,
+    (
+        "link.h2d_batched_up_to.{pieces_copied}", BATCH, {"way": "batched"}, {"way": "loop"},
         "pieces up to which one batched call is faster than a call for each",
     ),
-    Crossover(
-        "link.h2d_gathered_up_to.{pieces_copied}", BATCH, {"way": "gather"}, LOOP,
+    (
+        "link.h2d_gathered_up_to.{pieces_copied}", BATCH, {"way": "gather"}, {"way": "loop"},
         "pieces up to which a kernel that gathers them is faster than a call for each",
     ),
-    Crossover(
+    (
         "memory.pool_from", ("memory_allocate", "allocate", "size_bytes"), {"way": "pool"}, {"way": "malloc"},
         "blocks from which on a stream-ordered pool is faster than the driver's allocation",
     ),
@@ -146,7 +136,7 @@ def _fitted(evidence: Evidence) -> Iterator[Named]:
             unit, about = told(name.replace("_registered", ""))
             yield Named(f"link.{name}", constant, unit, about.replace("pinned", "registered"))
         copied = link_facts.copy_fit(evidence, link_facts.DEVICE, direction, "pinned")
-        if copied is not None:
+        if copied is not None and f"{direction}_rate" in fitted.constants:
             fixed, rate = (fitted.constants[f"{direction}_{name}"] for name in ("latency", "rate"))
             low = link_facts.size_for(link_facts.MOST, fixed.low, rate.low)
             high = link_facts.size_for(link_facts.MOST, fixed.high, rate.high)
@@ -156,10 +146,10 @@ def _fitted(evidence: Evidence) -> Iterator[Named]:
 
 
 def _rows(evidence: Evidence) -> Iterator[Named]:
-    for name, benchmark, metric in ROWS:
-        for row in evidence.rows(benchmark, metric):
+    for pattern, benchmark, metric in ROWS:
+        for name, row in _by_name(pattern, evidence.rows(benchmark, metric)).items():
             if row.params.get("way") != "host_pinned":  # which link_pinning measures as well
-                yield Named(_filled(name, row), _of(row), row.metric.unit, row.metric.about)
+                yield Named(name, _of(row), row.metric.unit, row.metric.about)
 
 
 def _of(row: Row) -> Constant:
@@ -167,10 +157,14 @@ def _of(row: Row) -> Constant:
     return Constant(row.value, row.interval.low, row.interval.high, rests_on(row))
 
 
-def _filled(name: str, row: Row) -> str:
-    """A name with values of the row's case: sizes as "4KiB", times as "30us"."""
-    values = {axis: axis_value(axis, value) for axis, value in row.params.items()}
-    return re.sub(r"[^A-Za-z0-9_.]", "", name.format_map(values).replace("µ", "u"))
+def _by_name(pattern: str, rows: Iterable[Row]) -> dict[str, Row]:
+    """Rows that have the axes of a name, by it with their values: sizes as "4KiB", times as "30us"."""
+    axes, found = re.findall(r"{(\w+)}", pattern), {}
+    for row in rows:
+        if row.params.keys() >= {*axes}:
+            name = pattern.format_map({axis: axis_value(axis, row.params[axis]) for axis in axes})
+            found[re.sub(r"[^A-Za-z0-9_.]", "", name.replace("µ", "u"))] = row
+    return found
 
 
 # A tested size or number: whether something is so there, whether it may be, and whether it surely is.
@@ -208,9 +202,9 @@ def _graphs_that_pay(evidence: Evidence) -> Iterator[Named]:
 
 def _crossovers(evidence: Evidence) -> Iterator[Named]:
     """From which size on, or up to which one, one way is better than another."""
-    for name, (benchmark, metric, axis), better, than, what in CROSSOVERS:
-        for named in {_filled(name, row): row for row in evidence.rows(benchmark, metric, **than)}.values():
-            same = {each: named.params[each] for each in re.findall(r"{(\w+)}", name)}
+    for pattern, (benchmark, metric, axis), better, than, what in CROSSOVERS:
+        for name, named in _by_name(pattern, evidence.rows(benchmark, metric, **than)).items():
+            same = {each: named.params[each] for each in re.findall(r"{(\w+)}", pattern)}
             first, second = (dict(evidence.curve(benchmark, metric, axis, **same, **way)) for way in (better, than))
             up_to, sign = "_up_to" in name, -1 if named.metric.kind == "time" else 1
             sizes = sorted(first.keys() & second.keys(), reverse=up_to)
@@ -219,7 +213,7 @@ def _crossovers(evidence: Evidence) -> Iterator[Named]:
             tested = [(at, wins[at], wins[at] or alike[at], wins[at] and not alike[at]) for at in sizes]
             outside = (math.inf, 0.0) if up_to else (0.0, math.inf)
             found = _first(tested, rests_on(*(way[at] for at in sizes for way in (first, second))), *outside)
-            yield Named(_filled(name, named), found, "B", what)
+            yield Named(name, found, "B", what)
 
 
 def _pinned(evidence: Evidence) -> Iterator[Named]:
@@ -239,21 +233,16 @@ def _pinned(evidence: Evidence) -> Iterator[Named]:
 def _rates(evidence: Evidence) -> Iterator[Named]:
     """The best rates of memory and of products by type, and from which size on 90 % of each are reached."""
     curves: list[tuple[str, str, str, list[Row]]] = []
-    for row in memory_levels.streams(evidence):
-        kernel, dtype = str(row.params["kernel"]), str(row.params["dtype"])
-        rows = [
-            one
-            for one in memory_levels.streams(evidence, kernel=kernel, dtype=dtype)
-            if one.measurement.bound == memory_levels.IN_DRAM
-        ]
-        curves.append(
-            (f"memory.{kernel}.{dtype}", f"{kernel} of arrays of {dtype} in device memory", "size_bytes", rows)
-        )
+    in_dram = [row for row in memory_levels.streams(evidence) if row.measurement.bound == memory_levels.IN_DRAM]
+    for kernel, dtype in dict.fromkeys((row.params.get("kernel"), row.params.get("dtype")) for row in in_dram):
+        rows = [row for row in in_dram if row.params.get("kernel") == kernel and row.params.get("dtype") == dtype]
+        words = f"{kernel} of arrays of {dtype} in device memory"
+        curves.append((f"memory.{kernel}.{dtype}", words, "size_bytes", rows))
     for row in compute_units.best_products(evidence):
         dtype, library = compute_units.dtype_of(row), str(row.params["library"])
         rows = compute_units.rates(evidence, row.benchmark, dtype=dtype, library=library)
         curves.append((f"compute.{dtype}", f"square products of {dtype} by {library}", "size", rows))
-    for name, what, axis, rows in {curve[0]: curve for curve in curves if curve[3]}.values():
+    for name, what, axis, rows in curves:
         by_size = dict(sorted({whole(row, axis): row for row in sorted(rows, key=attrgetter("value"))}.items()))
         best = max(rows, key=attrgetter("value"))
         least, ends = link_facts.MOST * best.value, attrgetter("value", "interval.high", "interval.low")

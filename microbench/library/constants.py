@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 SCHEMA = 1
 HEAD = 40  # bytes of a JSON file in which its schema stands
+WRITE = "microbench constants -o machine.toml writes one"
 
 
 class MachineConstant(NamedTuple):
@@ -33,29 +34,18 @@ class MachineConstant(NamedTuple):
 
 
 class MachineConstants(Mapping[str, MachineConstant]):
-    """The constants of a machine by name: ``constants["launch.loop.0"].value``. An unknown name raises KeyError."""
+    """The constants of a machine by name: ``constants["launch.loop.0"].value``. An unknown name raises KeyError.
+
+    ``source`` says whose they are: "run 20261124T023018Z-6d7d1ec6", "bundled nvidia-h200, another machine".
+    ``machine`` has card, compute_capability, driver, cuda, processor, date and run. ``missing`` has patterns of names
+    that the run has no constants of, with the commands that measure them. ``microbench`` is the version that made them.
+    """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        self._head = {key: str(content[key]) for key in ("microbench", "source")}
-        self._machine, self._missing = (
-            {key: str(value) for key, value in content[name].items()} for name in ("machine", "missing")
-        )
+        self.microbench, self.source = str(content["microbench"]), str(content["source"])
+        self.machine = {key: str(value) for key, value in content["machine"].items()}
+        self.missing = {key: str(value) for key, value in content["missing"].items()}
         self._constants = {name: _read(entry) for name, entry in content["constants"].items()}
-
-    @property
-    def source(self) -> str:
-        """Whose constants they are: "run 20261124T023018Z-6d7d1ec6", "bundled nvidia-h200, another machine"."""
-        return self._head["source"]
-
-    @property
-    def machine(self) -> dict[str, str]:
-        """The card, its compute capability, driver, CUDA, processor, and the date and id of the run."""
-        return self._machine
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """The names that the run has no constants of, as patterns, each with the command that measures them."""
-        return self._missing
 
     def __getitem__(self, name: str) -> MachineConstant:
         if name not in self._constants:
@@ -81,9 +71,8 @@ class MachineConstants(Mapping[str, MachineConstant]):
     def to_dict(self) -> dict[str, Any]:
         """The content of the file."""
         entries = {name: {k: v for k, v in one._asdict().items() if k != "busy" or v} for name, one in self.items()}
-        return {
-            "schema": SCHEMA, **self._head, "machine": self._machine, "constants": entries, "missing": self._missing,
-        }  # fmt: skip
+        head = {"schema": SCHEMA, "microbench": self.microbench, "source": self.source}
+        return {**head, "machine": self.machine, "missing": self.missing, "constants": entries}
 
     def to_toml(self) -> str:
         """The file that `microbench constants -o machine.toml` writes."""
@@ -114,9 +103,13 @@ def _read(entry: Mapping[str, Any]) -> MachineConstant:
     """An entry of a file; JSON has null for infinity."""
     value, low, high = (math.inf if entry[key] is None else float(entry[key]) for key in ("value", "low", "high"))
     unit, what, benchmark, grade = (str(entry[key]) for key in ("unit", "what", "benchmark", "grade"))
-    return MachineConstant(
-        value, low, high, unit, what, benchmark, int(entry["rounds"]), grade, int(entry.get("busy", 0))
-    )
+    rounds, busy = int(entry["rounds"]), int(entry.get("busy", 0))
+    return MachineConstant(value, low, high, unit, what, benchmark, rounds, grade, busy)
+
+
+def _rounded(value: float) -> float:
+    """Seven digits, as a run's file has them; sizes and counts stay exact."""
+    return value if value.is_integer() else float(f"{value:.7g}")
 
 
 def _toml(value: Any) -> str:
@@ -127,7 +120,7 @@ def _toml(value: Any) -> str:
         return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return f"{value:.7g}"
+    return f"{value:.0f}" if float(value).is_integer() else repr(value)
 
 
 def read(name: str) -> MachineConstants | None:
@@ -145,9 +138,9 @@ def read(name: str) -> MachineConstants | None:
             return MachineConstants(content)
         cause, step = f"{name} has schema {content['schema']}, not {SCHEMA}", "use the microbench that wrote it"
     except OSError as error:
-        cause, step = f"{name} cannot be read: {error.strerror}", "microbench constants -o machine.toml writes one"
+        cause, step = f"{name} cannot be read: {error.strerror}", WRITE
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-        cause, step = f"{name} is no file of constants", "microbench constants -o machine.toml writes one"
+        cause, step = f"{name} is no file of constants", WRITE
     from microbench.core.errors import RunUnreadableError
     from microbench.core.units import plain
 
@@ -163,7 +156,7 @@ def made(name: str | None, *, nearest: bool) -> MachineConstants:
     from microbench.core.version import __version__
     from microbench.explain.constants import constants, lacking
     from microbench.library.answers import USUAL, recorded
-    from microbench.library.runs import consistent, is_reference
+    from microbench.library.runs import adding_to, consistent, is_reference
     from microbench.model.fit import fit
     from microbench.model.fit import missing as unfitted
     from microbench.model.model import WAYS
@@ -186,19 +179,19 @@ def made(name: str | None, *, nearest: bool) -> MachineConstants:
         constant, behind = one.constant, [rows[row] for row in one.constant.rests_on]
         grades = {row.trust for row in behind}
         entries[one.name] = {
-            **{end: float(f"{getattr(constant, end):.7g}") for end in ("value", "low", "high")},  # as in a run's file
+            **{end: _rounded(getattr(constant, end)) for end in ("value", "low", "high")},
             "unit": one.unit, "what": one.what, "benchmark": benchmarks(constant.rests_on)[0],
             "rounds": min(len(row.summaries) for row in behind), "busy": max(sum(row.busy) for row in behind),
             "grade": next(grade for grade in (*DOUBTS, "steady", "stable") if grade in grades),
         }  # fmt: skip
     session, environment, gpu = run.sessions[-1], evidence.environment, evidence.gpu
-    capability = gpu.compute_capability if gpu is not None else None
     machine = {
         "card": gpu.name if gpu is not None else None,
-        "compute_capability": ".".join(map(str, capability)) if capability is not None else None,
+        "compute_capability": ".".join(map(str, gpu.compute_capability or ())) if gpu is not None else None,
         "driver": environment.driver_version, "cuda": environment.cuda_driver_version,
         "processor": environment.fact("cpu_model"), "date": session.started_at[:10], "run": run.run_id,
     }  # fmt: skip
+    adding = adding_to(None, path, run)  # the run's id: a file of constants has no paths
     whose = f"bundled {path.name.partition('.')[0]}, another machine" if reference else f"run {run.run_id}"
     return MachineConstants(
         {
@@ -206,6 +199,6 @@ def made(name: str | None, *, nearest: bool) -> MachineConstants:
             "source": f"{'SIMULATED ' if run.simulated else ''}{whose}",
             "machine": {key: plain(value) for key, value in machine.items() if value},
             "constants": entries,
-            "missing": {names: run_command([benchmark]) for benchmark, names in lacking(evidence).items()},
+            "missing": {names: run_command([benchmark], adding) for benchmark, names in lacking(evidence).items()},
         }
     )
