@@ -52,6 +52,7 @@ run.rows("launch_cost", "submit").to_pandas()
 mb.measure("train.py::step", setup="train.py::setup", axes={"batch": [1, 8, 64]})
 mb.compare("nvidia-h200", run).verdict
 mb.predict(kernels=1100, duration="6us", layer="torch").speedup
+mb.constants()["launch.loop.0"].value
 mb.diagnose("trace.json.gz").findings
 with mb.watch() as recording:
     step()

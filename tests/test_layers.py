@@ -48,7 +48,7 @@ LINES = {
     "benchmarks": 4764,  # rates of functions
     "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
-    "model": 3958,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls; what constants are is told in one place
+    "model": 3958,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6340,  # functions are compared with ceilings as kernels are; constants for other libraries
     "archive": 1860,
     "traces": 3400,
@@ -56,7 +56,7 @@ LINES = {
     "session": 2121,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8074,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
-    "library": 2347,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants as files, and a C header
+    "library": 2347,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
     "cli": 2541,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
