@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import typer
 
 from microbench.cli import options
-from microbench.cli.options import ALL_RUNS, LAST_OR_BUNDLED, REDACT, RUN, ConstantsFormat, Format, Picture
+from microbench.cli.options import ALL_RUNS, REDACT, RUN, ConstantsFormat, Format, Picture
 from microbench.cli.output import check_new, command, draw, draw_tables, print_bytes, print_json, write_new
 from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.options import argument, flag, option
@@ -80,10 +80,12 @@ def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
 
 
 def constants(
-    name: str | None = argument("[RUN]", f"A run: {options.RUN_NAME}; or a file of constants; {LAST_OR_BUNDLED}", None),
+    name: str | None = argument(
+        "[RUN]", f"A file of constants, or the run: {options.RUN_NAME}; {options.LAST_OR_BUNDLED}", None
+    ),
     out: Path | None = option("FILE", "The new file; default: standard output.", "-o", "--out"),
     format: ConstantsFormat | None = option(
-        None, "toml, json, or h: a C header of #define lines; default: by the ending of FILE, else toml."
+        None, "toml, json, or h: a C header; default: by the ending of FILE, else toml."
     ),
     json: bool = flag("Print JSON: as --format json."),
     force: bool = options.FORCE,
