@@ -166,6 +166,15 @@ def test_what_was_not_measured_is_missing_and_named(simulated: Path) -> None:
     assert not any("link_batch" in command for command in found.missing.values())
 
 
+def test_one_command_measures_what_is_missing(simulated: Path, tmp_path: Path) -> None:
+    lines = call("constants", str(simulated), "-o", str(tmp_path / "machine.toml")).stdout.splitlines()
+    found = mb.constants(tmp_path / "machine.toml")
+    benchmarks = " ".join(command.split()[2] for command in found.missing.values())
+    assert len(lines) == 2
+    run = found.machine["run"]
+    assert lines[1] == f"next: microbench run {benchmarks} --into {run} --device fake measures the rest"
+
+
 def test_nothing_tells_which_machine_it_was(known: mb.MachineConstants) -> None:
     session = mb.load(RUN)._run.sessions[-1]
     text = known.to_toml()

@@ -113,6 +113,10 @@ def constants(
     else:
         write_new(out, data, force=force)
         typer.echo(f"{plain(out)}: {counted(len(found), 'constant')} of {plain(found.source)}")
+        commands = [words for command in found.missing.values() if len(words := command.split()) > 2]
+        if commands and not found.source.startswith("bundled"):
+            rest = [*commands[0][:2], *(one[2] for one in commands), *commands[0][3:]]
+            typer.echo(f"next: {plain(' '.join(rest), 1000)} measures the rest")
 
 
 def history(
