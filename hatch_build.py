@@ -17,11 +17,11 @@ def manual() -> str:
     sys.path.insert(0, str(ROOT))
     from typer.main import get_command
 
-    from microbench.cli.app import app
+    from microbench.cli.app import parser
     from microbench.core.errors import ExitCode
     from microbench.core.version import __version__
 
-    command = get_command(app)
+    command = get_command(parser())
     about = str(command.help).rstrip(".")
     codes = ", ".join(f"{int(code)} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     parts = [

@@ -19,8 +19,10 @@ def main() -> None:
     """Run the command line. Where a shell has switched Ctrl-C off, as for what it starts with &, it stays off."""
     if sys.argv[1:2] == ["watch"]:
         _start_clean()
+    import gc
     import signal
 
+    gc.set_threshold(200_000)  # many objects and few cycles: searching for these took 5 % of a screen
     if isinstance(blocked := sys._xoptions.get(CALLER_BLOCKS), str):
         signal.pthread_sigmask(
             signal.SIG_SETMASK, {one for one in signal.valid_signals() if int(blocked, 16) >> one - 1 & 1}
@@ -32,7 +34,10 @@ def main() -> None:
 
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # or Python would search everything for cycles before it ends
 
 
 def _start_clean() -> None:

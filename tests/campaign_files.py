@@ -33,7 +33,7 @@ from typer.testing import CliRunner
 from microbench.analysis.stats import rows
 from microbench.archive import export, history, processes, remarks, schema, store
 from microbench.archive.redaction import redacted
-from microbench.cli.app import app
+from microbench.cli.app import parser
 from microbench.core.bench import SUITES
 from microbench.core.errors import MicrobenchError
 from microbench.core.model import Outcome, Run
@@ -226,7 +226,7 @@ class Reader:
     def command(self, seed: random.Random) -> None:
         """Any command that reads runs or steps, in this process."""
         name, arguments = self._asked(seed)
-        result = CliRunner().invoke(app, [name, *map(str, arguments)], catch_exceptions=False)
+        result = CliRunner().invoke(parser(), [name, *map(str, arguments)], catch_exceptions=False)
         assert "\x1b" not in result.output or name == "export", "an escape sequence got through"
         if result.exit_code:
             raise MicrobenchError(result.stderr, "")

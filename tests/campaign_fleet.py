@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from microbench.archive import schema, store
-from microbench.cli.app import app
+from microbench.cli.app import parser
 from microbench.cli.fleet import progress_line
 from microbench.core.errors import ExitCode, MeasurementError
 from microbench.experiments.own.callables import bound
@@ -137,7 +137,7 @@ def damaged_store(reader: Any, seed: random.Random) -> None:
             ("query", "SELECT campaign, count(*) AS n FROM rows GROUP BY 1 ORDER BY 1", "--csv"),
             ("report",), ("trend",), ("import", str(original / "c1-n1.json"), "--campaign", "c1"),
         ):  # fmt: skip
-            ended = CliRunner().invoke(app, ["fleet", *arguments, "--store", str(place)], catch_exceptions=False)
+            ended = CliRunner().invoke(parser(), ["fleet", *arguments, "--store", str(place)], catch_exceptions=False)
             said = re.sub(r"\s+", "", ended.output)
             assert ended.exit_code in (ExitCode.MEASURED, ExitCode.USAGE), f"{arguments}: exit code {ended.exit_code}"
             if arguments[0] == "query" and ended.exit_code == ExitCode.MEASURED:

@@ -2,9 +2,9 @@
 
 from typer.testing import CliRunner, Result
 
-from microbench.cli.app import app
+from microbench.cli.app import parser
 
 
 def call(*arguments: str, **environment: str) -> Result:
     """What microbench answers to these arguments."""
-    return CliRunner().invoke(app, list(arguments), env=environment, catch_exceptions=False)
+    return CliRunner().invoke(parser(), list(arguments), env=environment, catch_exceptions=False)

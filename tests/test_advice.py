@@ -10,6 +10,7 @@ from test_diagnose import costs, diagnosed
 from microbench.core.units import as_time, times
 from microbench.diagnosis import advice, diagnosis, words
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
+from microbench.diagnosis.recorded import Blocker
 from microbench.model.constants import around
 from microbench.traces.trace import Loop
 
@@ -38,6 +39,17 @@ def of(package: str, *places: str, waits: int = 0, launches: dict[str, float] | 
 
 def advised(found: Diagnosis) -> dict[str, str]:
     return {finding.rule: finding.advice for finding in words.findings(found) if finding.advice}
+
+
+def test_what_reads_values_to_check_them_is_named() -> None:
+    for name, named in (("Distribution.__init__", True), ("<module>", False)):
+        made = Recorder()
+        read = made.call("cudaMemcpyAsync", 2000)
+        made.submit(read, "Memcpy DtoH", 1000, kind="copy", memories=("device", "pinned"), size=4)
+        made.name(f"torch/distributions/distribution.py {name}")
+        trace = msgspec.structs.replace(made.trace(), format="microbench recording", versions={"torch": "2"})
+        waits = Blocker("waits for the GPU", "cudaStreamSynchronize", "train.py:8 main", 1.0)
+        assert ("validate_args=False" in advice.first(trace, (waits,))) == named
 
 
 @pytest.mark.parametrize(("package", "place", "program", "part"), [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+import typer
 from command_line import call
 from make_run import failed, make_run
 from make_trace import kineto
@@ -18,6 +19,7 @@ from test_diagnose_cli import program
 
 from microbench.archive import schema, store
 from microbench.archive.export import HEADER
+from microbench.cli.app import parser
 from microbench.cli.options import Without, signature_of
 from microbench.core.bench import discover
 from microbench.core.errors import DeviceAbsentError, ExitCode
@@ -48,6 +50,15 @@ def test_each_command_is_listed_and_its_help_has_an_example() -> None:
         assert f"Example: microbench {command}" in result.stdout
     assert re.fullmatch(rf"microbench {__version__}( \([0-9a-f]{{7,40}}(-dirty)?\))?\n", call("--version").stdout)
     assert "--install-completion" in text
+
+
+def test_a_command_that_is_declared_alone_is_the_same() -> None:
+    every = typer.main.get_command(parser()).commands  # type: ignore[attr-defined]
+    for name in every.keys() - {"history", "fleet"}:
+        (alone,) = typer.main.get_command(parser([name])).commands.values()  # type: ignore[attr-defined]
+        assert alone.get_help(typer.Context(alone)) == every[name].get_help(typer.Context(every[name]))
+    for other in ("history", "fleet", "shwo", "--help"):
+        assert typer.main.get_command(parser([other])).commands.keys() == every.keys()  # type: ignore[attr-defined]
 
 
 README = Path(__file__).parent.parent / "README.md"

@@ -36,7 +36,7 @@ from test_pytest_plugin import run as run_pytest
 from watched import NotPython, Place
 
 import microbench
-from microbench.cli.app import app
+from microbench.cli.app import parser
 from microbench.core.errors import ExitCode
 from microbench.fleet import campaign
 
@@ -86,7 +86,7 @@ PAGES = {page: blocks(text) for page, text in TEXTS.items()}
 SLOW = {"api.md", "docs/fleet.md", "docs/measure.md", "docs/watch.md"}
 OTHER_CODES = {"--fail-on": ExitCode.CHANGED, "--simulated": ExitCode.SOME_FAILED}
 RUN = ("console", "python", "toml", "yaml")
-COMMAND = functools.cache(lambda: typer.main.get_command(app))
+COMMAND = functools.cache(lambda: typer.main.get_command(parser()))
 
 
 @pytest.fixture(scope="module")

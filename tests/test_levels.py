@@ -40,7 +40,7 @@ def test_rounds_at_two_levels(medians: Sequence[float], width: float, found: tup
 
 def samples_at(values: np.ndarray) -> quantiles.Levels | None:
     ordered = np.sort(values)[None, :]
-    (found,) = quantiles.levels_of_samples(ordered, np.median(ordered, axis=1), np.zeros(1))
+    (found,) = quantiles.levels_of_samples(ordered, np.median(ordered, axis=1), np.zeros(1), np.array([len(values)]))
     return found
 
 

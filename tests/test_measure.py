@@ -343,7 +343,9 @@ def test_cases_of_several_functions_are_told_apart() -> None:
     for function in ("copy", "waiting"):
         more = ("--into", "run.json") if Path("run.json").exists() else ()
         called = ("measure", f"rated.py::{function}", "--setup", "rated.py::setup", "--axis", "duration=1000,2000")
-        assert call(*called, *(more or ("--out", "run.json")), "--device", "fake").exit_code == 0
+        shown = call(*called, *(more or ("--out", "run.json")), "--device", "fake")
+        assert shown.exit_code == 0
+        assert "more: microbench show run.json own" in shown.stdout
     run = store.read(Path("run.json"))
     names = [one.name for one in own.steps(evidence_by_device(run, rows(run))[0])]
     assert names == [f"{name} duration={ns}" for name in ("copy", "waiting") for ns in (1000, 2000)]

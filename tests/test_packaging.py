@@ -16,7 +16,7 @@ import pytest
 import typer
 
 import microbench
-from microbench.cli.app import app
+from microbench.cli.app import parser
 
 ROOT = Path(__file__).resolve().parent.parent
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def test_the_wheel_brings_a_manual_page_of_every_command(wheel: Path) -> None:
     name = f"cuda_microbench-{microbench.__version__}.data/data/share/man/man1/microbench.1"
     page = zipfile.ZipFile(wheel).read(name)
     shown = re.findall(r'^\.SS "microbench ((?:[a-z]+ )+)', page.decode(), re.MULTILINE)
-    assert [name.strip() for name in shown] == list(commands(typer.main.get_command(app), ""))
+    assert [name.strip() for name in shown] == list(commands(typer.main.get_command(parser()), ""))
     if groff := shutil.which("groff"):
         drawn = subprocess.run(
             [groff, "-man", "-k", "-ww", "-Tutf8", "-P-cbou"], input=page, capture_output=True, check=True
@@ -142,7 +142,7 @@ def test_installed_version_and_command_are_the_package_s() -> None:
 
 @pytest.mark.parametrize(("used", "heavy"), [
     ("import microbench", HEAVY_FOR_PACKAGE), ("import microbench.cli.app", HEAVY | {"rich"}),
-    ("from microbench.cli.app import app; app(['show', 'nvidia-h200'], standalone_mode=False)",
+    ("from microbench.cli.app import parser; parser()(['show', 'nvidia-h200'], standalone_mode=False)",
      {"numba", "cuda", "cupy", "torch"}),
     ("from microbench.traces import scanner", {"numba", "cuda", "cupy", "torch"}),
     ("from microbench.report.figures.catalogue import KINDS", {"numpy"}),

@@ -27,7 +27,7 @@ from test_doctor import environment as examined
 from typer.testing import CliRunner, Result
 
 from microbench.archive import remarks, schema, store
-from microbench.cli.app import app
+from microbench.cli.app import parser
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Run
 from microbench.session import doctor, session
@@ -105,7 +105,7 @@ def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def call(arguments: Sequence[str], **variables: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), env={**NO_TERMINAL, **variables}, catch_exceptions=False)
+    return CliRunner().invoke(parser(), list(arguments), env={**NO_TERMINAL, **variables}, catch_exceptions=False)
 
 
 def without_codes(text: str) -> str:

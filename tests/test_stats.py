@@ -90,7 +90,7 @@ def test_correlated_samples_count_less(correlation: float, n: int, alone: float,
 
 def test_equal_alternating_and_few_samples_count_in_full() -> None:
     for series in (np.ones(40), np.tile([1.0, 2.0], 20), np.arange(9.0)):
-        assert samples_per_independent(series[None, :], np.array([np.median(series)])) == [1]
+        assert samples_per_independent(series[None, :], np.median(series)[None], np.array([len(series)])) == [1]
 
 
 def test_a_zero_width_interval_counts_as_one_step_of_the_clock() -> None:

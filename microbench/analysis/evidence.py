@@ -127,7 +127,8 @@ class Evidence:
 
     def row(self, benchmark: str, metric: str, /, **params: int | str) -> Row | None:
         """The first row of that benchmark, metric and parameters with a value above 0, or None."""
-        return next((row for row in self.rows(benchmark, metric, **params) if row.value > 0), None)
+        named = self._by_benchmark.get((benchmark, metric), ())
+        return next((row for row in named if row.value > 0 and params.items() <= row.params.items()), None)
 
     def all_rows(self) -> list[Row]:
         return list(self._rows.values())

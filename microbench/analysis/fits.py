@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from microbench.analysis.quantiles import middle
+
 FEWEST_POINTS = 3
 
 
@@ -41,4 +43,4 @@ def line(points: Iterable[tuple[float, float]]) -> Line | None:
         constant, steep = 0.0, float(np.sum(through_zero) / np.sum(through_zero**2))
     slope = float(steep) / reach
     off = np.abs(constant + slope * x - y) / y
-    return Line(float(constant), slope, float(np.median(off)), float(np.max(off)))
+    return Line(float(constant), slope, middle(np.sort(off).tolist()), float(np.max(off)))

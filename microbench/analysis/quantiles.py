@@ -12,6 +12,7 @@ import numpy.typing as npt
 from microbench.core.model import Measurement, Metric
 
 FloatArray = npt.NDArray[np.floating[Any]]
+Counts = npt.NDArray[np.intp]  # of the samples in each row; what is behind them only fills the row up
 # Two levels at which values gather with nothing between them, so that a median hides one; the lower one first.
 Levels = tuple[float, float]
 
@@ -62,22 +63,18 @@ def median_ranks(n: int) -> tuple[int, int]:
     Distribution-free: the count of samples below the median is binomial(n, 1/2). Under 6 samples no pair of ranks
     reaches 95 %, so the whole range is returned. Source: Le Boudec, Performance Evaluation, section 2.2.
     """
-    if n < 6:
-        return 0, max(n - 1, 0)
     if n > MOST_EXACT:  # this tool stores fewer samples
         reach = 0.98 * math.sqrt(n)  # 1.96 standard deviations of the binomial
         return math.floor(n / 2 - reach), min(math.ceil(n / 2 + reach), n - 1)
-    outside, ways = 0, 1  # counts out of 2**n, integers because beyond n = 1029 a float overflows
-    for rank in range(n // 2):
-        outside += 2 * ways
-        if outside / (1 << n) > 1 - CONFIDENCE:
-            return max(rank - 1, 0), min(n - rank, n - 1)
-        ways = ways * (n - rank) // (rank + 1)
-    return 0, n - 1
+    rank, outside, ways = n // 2, 1 << n, math.comb(n, n // 2)  # out of 2**n, which a float cannot hold for n > 1023
+    while (outside := outside - (ways if 2 * rank == n else 2 * ways)) / (1 << n) > 1 - CONFIDENCE:
+        ways = ways * rank // (n - rank + 1)
+        rank -= 1
+    return max(rank - 1, 0), min(n - rank, n - 1)
 
 
 @np.errstate(all="ignore")  # damaged files overflow, as in of_rows
-def samples_per_independent(samples: FloatArray, medians: FloatArray) -> FloatArray:
+def samples_per_independent(samples: FloatArray, medians: FloatArray, counts: Counts) -> FloatArray:
     """How many samples count as one independent sample, at least 1, for each row of ``samples`` in the order taken.
 
     The rank of the true median among n samples varies with the autocorrelation of the series "above or below the
@@ -86,45 +83,37 @@ def samples_per_independent(samples: FloatArray, medians: FloatArray) -> FloatAr
     Carlo, Statistical Science 7 (1992), section 3.3. Centring the series lowers each lag by about the result over n,
     which is corrected.
     """
-    count = samples.shape[1]
-    if count < FEWEST_CORRELATED:
-        return np.ones(len(samples))
-    side = np.sign(samples - medians[:, None]).astype(np.float32)  # twice as fast as float64
-    padded = 1 << (2 * count - 1).bit_length()  # zero padding, because the transform is circular
-    spectrum = np.fft.rfft(side, padded)
-    lags = np.fft.irfft(spectrum.real**2 + spectrum.imag**2, padded)[:, : count // 2 * 2]
+    side = (samples > medians[:, None]).astype(np.float32) - (samples < medians[:, None])  # 0 for what fills a row up
+    side[counts < FEWEST_CORRELATED] = 0
+    half = 1 << (samples.shape[1] - 1).bit_length()
+    spectrum = np.fft.rfft(side, 2 * half)  # zero padding, because the transform is circular
+    lags = np.fft.irfft(spectrum.real**2 + spectrum.imag**2, 2 * half)[:, :half]
     lags /= np.maximum(lags[:, :1], 1)  # 0 for samples that are all equal
     pairs = lags[:, ::2] + lags[:, 1::2]
-    positive = np.logical_and.accumulate(pairs > 0, axis=1)
+    positive = np.logical_and.accumulate((pairs > 0) & (np.arange(half // 2) < counts[:, None] // 2), axis=1)
     beyond_first = 2 * (np.minimum.accumulate(pairs, axis=1) * positive).sum(axis=1) - 2
-    centring = np.maximum(1 - 4 * positive.sum(axis=1) / count, LEAST_LEFT)
+    centring = np.maximum(1 - 4 * positive.sum(axis=1) / counts, LEAST_LEFT)
     result: FloatArray = np.nan_to_num(1 + np.maximum(beyond_first, 0) / centring, nan=1.0)
     return result
 
 
-def ranks_of(samples: FloatArray, medians: FloatArray) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def ranks_of(samples: FloatArray, medians: FloatArray, counts: Counts) -> tuple[Counts, Counts]:
     """The ranks that bound the median of each row of ``samples``, in the order taken: those of ``median_ranks``, moved
     apart by the root of ``samples_per_independent``.
     """
-    count = samples.shape[1]
-    middle = (count - 1) / 2
-    reach = (middle - median_ranks(count)[0]) * np.sqrt(samples_per_independent(samples, medians))
+    middle = (counts - 1) / 2
+    least = np.array([median_ranks(count)[0] for count in counts.tolist()])
+    reach = (middle - least) * np.sqrt(samples_per_independent(samples, medians, counts))
     low = np.maximum(np.floor(middle - reach), 0).astype(np.intp)
-    return low, count - 1 - low
+    return low, counts - 1 - low
 
 
 def quantile(ordered: FloatArray, share: float) -> float:
     """A quantile of sorted values by linear interpolation, as NumPy does by default, in a fraction of its time."""
-    below, above, weight = _neighbours(len(ordered), share)
-    low, high = float(ordered[below]), float(ordered[above])
-    return low + (high - low) * weight
-
-
-def _neighbours(count: int, share: float) -> tuple[int, int, float]:
-    """The ranks between which a quantile of that many values lies, and its distance from the lower one."""
-    position = share * (count - 1)
+    position = share * (len(ordered) - 1)
     below = int(position)
-    return below, min(below + 1, count - 1), position - below
+    low, high = float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
+    return low + (high - low) * (position - below)
 
 
 def work_of(metric: Metric, measurement: Measurement) -> int:
@@ -135,35 +124,39 @@ def work_of(metric: Metric, measurement: Measurement) -> int:
 
 
 @np.errstate(all="ignore")  # a damaged file may overflow: the result is then infinite or NaN
-def of_rows(samples: FloatArray, metrics: Sequence[Metric], measured: Sequence[Measurement]) -> list[Quantiles]:
-    """The quantiles of measurements with equal counts of samples, each a row of ``samples`` in the order taken; all
-    rates, or no rates.
+def of_rows(
+    samples: FloatArray, counts: Counts, metrics: Sequence[Metric], measured: Sequence[Measurement]
+) -> list[Quantiles]:
+    """The quantiles of measurements, each a row of ``samples`` in the order taken, with NaN behind; all rates, or no
+    rates.
 
     An interval narrower than a step of the clock is widened to a step. Raises ValueError as ``work_of`` does.
     """
     raw = np.sort(samples, axis=1)
-    values = raw / np.array([[float(measurement.calls_per_sample)] for measurement in measured])
+    values = raw / np.array([float(measurement.calls_per_sample) for measurement in measured])[:, None]
     if metrics[0].kind == "rate":
-        works = np.array([[float(work)] for work in map(work_of, metrics, measured)])
-        values = np.sort(works / values, axis=1)  # the longest time is the lowest rate
-    shares, raw_medians, every = _across(values), _across(raw)[:, MEDIAN], np.arange(len(values))
-    low, high = (values[every, ranks] for ranks in ranks_of(samples, raw_medians))
+        works = np.array([float(work) for work in map(work_of, metrics, measured)])
+        values = np.sort(works[:, None] / values, axis=1)  # the longest time is the lowest rate
+    shares, raw_medians, every = _across(values, counts), _across(raw, counts, (0.5,))[:, 0], np.arange(len(values))
+    low, high = (values[every, ranks] for ranks in ranks_of(samples, raw_medians, counts))
     # A step of the clock in the metric's unit.
     step = np.array([float(each.resolution or 0.0) for each in measured]) / raw_medians * shares[:, MEDIAN]
     narrow = high - low < step
     if narrow.any():
         low = np.where(narrow, shares[:, MEDIAN] - step / 2, low)
         high = np.where(narrow, shares[:, MEDIAN] + step / 2, high)
-    levels = levels_of_samples(values, shares[:, MEDIAN], step)
-    columns = low, high, values[:, 0], values[:, -1], raw_medians
+    levels = levels_of_samples(values, shares[:, MEDIAN], step, counts)
+    columns = low, high, values[:, 0], values[every, counts - 1], raw_medians
     return list(map(Quantiles, *shares.T.tolist(), *(column.tolist() for column in columns), levels))
 
 
-def _across(ordered: FloatArray) -> FloatArray:
-    """The quantiles at SHARES of each row of sorted values, bit for bit those of ``quantile``."""
-    below, above, weights = map(np.array, zip(*(_neighbours(ordered.shape[1], share) for share in SHARES), strict=True))
-    low = ordered[:, below]
-    result: FloatArray = low + (ordered[:, above] - low) * weights
+def _across(ordered: FloatArray, counts: Counts, shares: Sequence[float] = SHARES) -> FloatArray:
+    """The quantiles at ``shares`` of each row of sorted values, bit for bit those of ``quantile``."""
+    last = counts[:, None] - 1
+    positions = np.array(shares) * last
+    below = positions.astype(np.intp)
+    low, high = (ordered[np.arange(len(below))[:, None], ranks] for ranks in (below, np.minimum(below + 1, last)))
+    result: FloatArray = low + (high - low) * (positions - below)
     return result
 
 
@@ -176,7 +169,7 @@ def levels_of_rounds(medians: Sequence[float], width: float) -> Levels | None:
     gaps = [high - low for low, high in pairwise(ordered)]
     if len(gaps) < 2 or not math.isfinite(sum(ordered)):
         return None
-    place = max(range(len(gaps)), key=gaps.__getitem__)
+    place = gaps.index(max(gaps))
     least = max(LEAST_DISTANCE * abs(middle(ordered)), GAP_SHARE * (ordered[-1] - ordered[0]), BLURS * width)
     return (middle(ordered[: place + 1]), middle(ordered[place + 1 :])) if gaps[place] > least else None
 
@@ -188,18 +181,18 @@ def middle(ordered: Sequence[float]) -> float:
 
 
 @np.errstate(all="ignore")  # a damaged file may overflow: such samples have no levels
-def levels_of_samples(ordered: FloatArray, medians: FloatArray, steps: FloatArray) -> list[Levels | None]:
-    """The two levels of each row of sorted samples, where it has two. ``steps`` are the steps of the clocks."""
-    count = ordered.shape[1]
-    if count < FEWEST_SAMPLES:
-        return [None] * len(ordered)
-    outliers = math.ceil(OUTLIERS * (count - 1))
-    inner = ordered[:, outliers : count - outliers]
-    gaps = np.diff(inner, axis=1)
-    places = gaps.argmax(axis=1)
-    least = np.maximum(LEAST_DISTANCE * np.abs(medians), GAP_SHARE * (inner[:, -1] - inner[:, 0]))
-    found: list[Levels | None] = [None] * len(ordered)
-    for row in np.flatnonzero(gaps.max(axis=1) > np.maximum(least, BLURS * steps)):
-        split = places[row] + 1
-        found[row] = float(np.median(inner[row, :split])), float(np.median(inner[row, split:]))
+def levels_of_samples(values: FloatArray, medians: FloatArray, blur: FloatArray, counts: Counts) -> list[Levels | None]:
+    """The two levels of each row of sorted samples, where it has two. ``blur`` is a step of each row's clock."""
+    found: list[Levels | None] = [None] * len(values)
+    if values.shape[1] < FEWEST_SAMPLES:
+        return found
+    first = np.ceil(OUTLIERS * (counts - 1)).astype(np.intp)
+    last, every, places = counts - 1 - first, np.arange(len(values)), np.arange(values.shape[1] - 1)
+    gaps = np.where((places >= first[:, None]) & (places < last[:, None]), np.diff(values, axis=1), -1)
+    widest = gaps.argmax(axis=1)
+    least = np.maximum(LEAST_DISTANCE * np.abs(medians), GAP_SHARE * (values[every, last] - values[every, first]))
+    two = (gaps[every, widest] > np.maximum(least, BLURS * blur)) & (counts >= FEWEST_SAMPLES)
+    for row in np.flatnonzero(two).tolist():
+        inside, split = values[row, first[row] : last[row] + 1].tolist(), int(widest[row] - first[row]) + 1
+        found[row] = middle(inside[:split]), middle(inside[split:])
     return found

@@ -34,7 +34,7 @@ STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
-TOGETHER = 4096  # measurements that are computed together, of up to a thousand samples each
+TOGETHER = 1 << 15  # samples that are computed together: few calls of NumPy, and arrays that stay in the cache
 MOST_LOG = 700.0  # the logarithm of the largest end of an interval, near that of the largest float
 
 NORMAL_95 = 1.959964
@@ -88,7 +88,7 @@ def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> 
     samples = np.asarray(values, dtype=np.float64)
     ordered = np.sort(samples)
     median = quantile(ordered, 0.5)
-    (low_rank,), (high_rank,) = ranks_of(samples[None, :], np.array([median]))
+    (low_rank,), (high_rank,) = ranks_of(samples[None, :], np.array([median]), np.array([len(samples)]))
     low, high = float(ordered[low_rank]), float(ordered[high_rank])
     if high - low < step:
         low, high = median - step / 2, median + step / 2
@@ -110,10 +110,11 @@ def rounds_interval(
     if len(rounds) == 1:
         return rounds[0] if deviation is None else _over_processes(rounds[0], deviation)
     medians = [interval.median for interval in rounds]
-    low, high = (_median(ends) for ends in zip(*((one.low, one.high) for one in rounds), strict=True))
+    low, high = _median([interval.low for interval in rounds]), _median([interval.high for interval in rounds])
     two = None if busy else levels_of_rounds(medians, high - low)
-    upper = busy or [two is not None and 2 * value > sum(two) for value in medians]
-    states = [[one for one, flag in zip(medians, upper, strict=True) if flag == state] for state in (False, True)]
+    states, upper = [medians], [2 * value > sum(two) for value in medians] if two else busy
+    if upper:
+        states = [[one for one, flag in zip(medians, upper, strict=True) if flag == state] for state in (False, True)]
     middle = _median(states[0] if busy else medians)
     ends = [middle, low, high]
     if min(medians) > 0 and math.isfinite(sum(medians)):
@@ -197,19 +198,21 @@ def summarize(
 
 
 def _summaries(measured: Sequence[tuple[Metric, Measurement, ClockState]]) -> list[Summary]:
-    """Summaries of many measurements; those with equal counts of samples are computed together, which is faster."""
+    """Summaries of many measurements; those with similar counts of samples are computed together, which is faster."""
     made: dict[int, Summary] = {}
-    for first in range(0, len(measured), TOGETHER):
-        groups: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
-        for place, (metric, measurement, _) in enumerate(measured[first : first + TOGETHER], first):
-            values = measurement.values
-            packed = pack(f"{len(values)}d", *values)  # NumPy takes four times as long to convert a tuple
-            groups.setdefault((len(values), metric.kind == "rate"), []).append((place, packed))
-        for (count, _), group in groups.items():
-            samples = np.frombuffer(b"".join(packed for _, packed in group)).reshape(len(group), count)
-            metrics, measurements, states = zip(*(measured[place] for place, _ in group), strict=True)
-            summaries = map(_summary, metrics, measurements, states, of_rows(samples, metrics, measurements))
-            made |= {place: summary for (place, _), summary in zip(group, summaries, strict=True)}
+    groups: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
+    for place, (metric, measurement, _) in enumerate(measured):
+        values = measurement.values
+        packed = pack(f"{len(values)}d", *values)  # NumPy takes four times as long to convert a tuple
+        groups.setdefault(((len(values) - 1).bit_length(), metric.kind == "rate"), []).append((place, packed))
+    for (doublings, _), group in groups.items():
+        for first in range(0, len(group), several := max(TOGETHER >> doublings, 1)):
+            places, parts = zip(*group[first : first + several], strict=True)
+            metrics, measurements, states = zip(*(measured[place] for place in places), strict=True)
+            counts, samples = np.array(list(map(len, parts))) // 8, np.full((len(parts), 1 << doublings), np.nan)
+            samples[np.arange(1 << doublings) < counts[:, None]] = np.frombuffer(b"".join(parts))
+            summaries = map(_summary, metrics, measurements, states, of_rows(samples, counts, metrics, measurements))
+            made |= dict(zip(places, summaries, strict=True))
     return [made[place] for place in range(len(measured))]
 
 
@@ -420,12 +423,13 @@ def _row(
     info = infos[first.case.benchmark]
     summaries = tuple(made[place] for place in group.places)
     deviation = _deviation(run, info, group)
-    busy = tuple(outcome.round in slow.get(first.session, ()) for outcome in group.outcomes)
-    costs = [summary.interval.median for summary in summaries]
-    if group.metric.kind == "rate":
-        costs = [1 / cost if cost else math.nan for cost in costs]
-    if group.measurement.clock != "host" or group.metric.kind == "count" or not follows(costs, busy):
-        busy = ()
+    busy: tuple[bool, ...] = ()
+    if first.session in slow and group.measurement.clock == "host" and group.metric.kind != "count":
+        flags = tuple(outcome.round in slow[first.session] for outcome in group.outcomes)
+        costs = [summary.interval.median for summary in summaries]
+        if group.metric.kind == "rate":
+            costs = [1 / cost if cost else math.nan for cost in costs]
+        busy = flags if follows(costs, flags) else ()
     interval = rounds_interval([summary.interval for summary in summaries], deviation, busy)
     return Row(
         case_id=case_id,
@@ -458,7 +462,7 @@ def busy_rounds(run: Run) -> dict[int, frozenset[int]]:
         if outcome.case.benchmark in CONTROLS and outcome.measurements and outcome.measurements[0].n:
             first = outcome.measurements[0]
             rounds = measured.setdefault(outcome.session, {}).setdefault(outcome.case.id, {})
-            rounds[outcome.round] = float(np.median(first.values)) / first.calls_per_sample
+            rounds[outcome.round] = _median(first.values) / first.calls_per_sample
     found = {session: _busy(list(cases.values())) for session, cases in measured.items()}
     return {session: rounds for session, rounds in found.items() if rounds}
 
@@ -469,7 +473,7 @@ def _busy(controls: Sequence[Mapping[int, float]]) -> frozenset[int]:
     costs = np.array([[control[number] for number in rounds] for control in controls])
     if len(rounds) <= LEAST_QUIET or not (np.isfinite(costs).all() and costs.min() > 0):
         return frozenset()
-    slowed = np.median(costs / costs.min(axis=1, keepdims=True), axis=0).tolist()
+    slowed = [_median(column) for column in (costs / costs.min(axis=1, keepdims=True)).T.tolist()]
     two = levels_of_rounds(slowed, 0.0)
     between = math.sqrt(math.prod(two)) if two is not None else math.inf
     return frozenset(number for number, slow in zip(rounds, slowed, strict=True) if slow > between)
@@ -492,6 +496,6 @@ def busy_for_calls(costs: Sequence[Sequence[float]]) -> tuple[bool, ...]:
     values = np.array(costs)
     if values.shape[1] <= LEAST_QUIET or not (np.isfinite(values).all() and values.min() > 0):
         return ()
-    slowed = np.quantile(values / values.min(axis=1, keepdims=True), 0.75, axis=0)
-    busy = tuple((slowed > 1 + QUIET_WITHIN).tolist())
+    slowed = np.sort(values / values.min(axis=1, keepdims=True), axis=0).T
+    busy = tuple(quantile(ordered, 0.75) > 1 + QUIET_WITHIN for ordered in slowed)
     return busy if any(busy) and busy.count(False) >= LEAST_QUIET else ()

@@ -7,11 +7,12 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from microbench.cli import diagnose, fleet, output, own, predict, share, show, watch
+from microbench.cli import output
 from microbench.cli.options import ANSWER, JSON, WHY, Checked
 from microbench.core.errors import ExitCode, RunUnreadableError
 from microbench.core.options import argument, option
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from microbench.analysis.evidence import Finding
     from microbench.core.model import Run
 
-app = typer.Typer(
-    name="microbench",
-    help="Measure what it costs to submit work to a CUDA GPU, and what limits it.",
-    epilog="Example: microbench run --quick",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def main() -> None:
     """Run the command line."""
@@ -43,7 +34,7 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process lives)
     try:
         with output.reported_errors(), output.parser_errors():
-            exit_code = app(standalone_mode=False)
+            exit_code = parser(sys.argv[1:2])(standalone_mode=False)
     except typer.Exit as ended:
         exit_code = ended.exit_code
     if exit_code == ExitCode.INTERRUPTED:  # a second Ctrl-C would only stop what is tidied up
@@ -59,34 +50,29 @@ def _version(wanted: bool) -> None:
     if wanted:
         from microbench.session.session import commit
 
-        made_of = f" ({known})" if (known := commit()) else ""  # only a checkout knows its commit
-        typer.echo(f"microbench {__version__}{made_of}")
+        typer.echo(f"microbench {__version__}{f' ({known})' if (known := commit()) else ''}")  # a checkout knows it
         raise typer.Exit
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, with its commit.")
-    ] = False,
-) -> None:
-    pass
+VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Print the version, with its commit.")
+
+
+def _root(version: Annotated[bool, VERSION] = False) -> None: ...
 
 
 def run(asked: RunOptions, json: bool = JSON, why: bool = WHY) -> int:
     """Measure this machine, print a report, and save the run."""
-    from microbench.archive import store
+    from microbench.cli import share
 
     with output.progress() as listener:
         result = measured(asked, listener)
     if json:
         output.print_bytes(share.exported(result.run, "json"))
         return result.exit_code
-    name = shlex.quote(str(result.path))
-    output.draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
+    output.draw(screen_of(result.run, result.path), why=why)
     lines = [f"saved: {result.path}"]
     if result.exit_code == ExitCode.INTERRUPTED:
-        lines.append(f"interrupted: microbench run --resume {name} measures the rest")
+        lines.append(f"interrupted: microbench run --resume {shlex.quote(str(result.path))} measures the rest")
     output.tell(lines)
     return result.exit_code
 
@@ -195,9 +181,7 @@ def check(
         output.print_json(found)
     else:
         terminal.draw_findings(agreed.values(), terminal.open_console(), mark="SIMULATED" if recorded.simulated else "")
-    return next(
-        code for code in (ExitCode.SOME_FAILED, ExitCode.UNREADABLE_RUN, ExitCode.MEASURED) if code in codes.values()
-    )
+    return max(codes.values(), key=(ExitCode.MEASURED, ExitCode.UNREADABLE_RUN, ExitCode.SOME_FAILED).index)
 
 
 def _judge(what: Checked, run: Run, verdicts: dict[str | None, list[Finding]]) -> None:
@@ -243,34 +227,48 @@ def in_all(several: Sequence[Finding]) -> Finding:
     )
 
 
-# Every command in the order of --help, with the example in its own help.
-COMMANDS = (
-    (run, "microbench run launch --set duration=1us,5us --rounds 3"),
-    (own.measure, "microbench measure train.py::step --setup train.py::setup --axis batch=1,8,64"),
-    (own.graph, "microbench graph train.py::step --setup train.py::setup"),
-    (show.show, f"microbench show {REFERENCE_RUN}"),
-    (show.compare, "microbench compare nvidia-h200 --fail-on slower"),
-    (own.ab, "microbench ab -B CUDA_MODULE_LOADING=EAGER launch_cost"),
-    (show.plot, "microbench plot nvidia-h200 ladder -o ladder.svg"),
-    (show.report, f"microbench report {REFERENCE_RUN} -o h200.html"),
-    (check, "microbench check link && echo the link is healthy"),
-    (predict.predict, "microbench predict --kernels 1100 --duration 6us --layer torch"),
-    (predict.whatif, "microbench whatif --kernels 1100 --duration 6us --submit 2us"),
-    (predict.timeline, "microbench timeline --duration 3us --kernels 8"),
-    (predict.explain, "microbench explain launch"),
-    (share.constants, "microbench constants -o machine.toml"),
-    (diagnose.diagnose, "microbench diagnose trace.json.gz --step 1.93ms"),
-    (watch.watch, "microbench watch --for 60s -- python train.py --epochs 1"),
-    (share.export, "microbench export nvidia-h200 --format csv > h200.csv"),
-    (share.trend, "microbench trend launch_cost.submit"),
-    (list_, "microbench list launch"),
-    (doctor, "microbench doctor"),
-)
-for _function, _example in COMMANDS:
-    # Options after the watched command belong to that command.
-    _settings = {"allow_interspersed_args": _function is not watch.watch}
-    app.command(_function.__name__.rstrip("_"), epilog=f"Example: {_example}", context_settings=_settings)(
-        output.command(_function)
+# The function of every command in the order of --help, which is imported when it is needed, and an example.
+COMMANDS = {
+    "app.run": "microbench run launch --set duration=1us,5us --rounds 3",
+    "own.measure": "microbench measure train.py::step --setup train.py::setup --axis batch=1,8,64",
+    "own.graph": "microbench graph train.py::step --setup train.py::setup",
+    "show.show": f"microbench show {REFERENCE_RUN}",
+    "show.compare": "microbench compare nvidia-h200 --fail-on slower",
+    "own.ab": "microbench ab -B CUDA_MODULE_LOADING=EAGER launch_cost",
+    "show.plot": "microbench plot nvidia-h200 ladder -o ladder.svg",
+    "show.report": f"microbench report {REFERENCE_RUN} -o h200.html",
+    "app.check": "microbench check link && echo the link is healthy",
+    "predict.predict": "microbench predict --kernels 1100 --duration 6us --layer torch",
+    "predict.whatif": "microbench whatif --kernels 1100 --duration 6us --submit 2us",
+    "predict.timeline": "microbench timeline --duration 3us --kernels 8",
+    "predict.explain": "microbench explain launch",
+    "share.constants": "microbench constants -o machine.toml",
+    "diagnose.diagnose": "microbench diagnose trace.json.gz --step 1.93ms",
+    "watch.watch": "microbench watch --for 60s -- python train.py --epochs 1",
+    "share.export": "microbench export nvidia-h200 --format csv > h200.csv",
+    "share.trend": "microbench trend launch_cost.submit",
+    "app.list_": "microbench list launch",
+    "app.doctor": "microbench doctor",
+}
+
+
+def parser(called: Sequence[str] = ()) -> typer.Typer:
+    """All commands, or only the one that is ``called``: to declare the others takes longer than to draw its screen."""
+    app = typer.Typer(
+        name="microbench",
+        help="Measure what it costs to submit work to a CUDA GPU, and what limits it.",
+        epilog="Example: microbench run --quick",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
-app.add_typer(share.history_app, name="history")
-app.add_typer(fleet.fleet_app, name="fleet")
+    app.callback()(_root)
+    chosen = {place: example for place, example in COMMANDS.items() if example.split()[1] in called} or COMMANDS
+    for place, example in chosen.items():
+        name, function = example.split()[1], resolve_name(f"microbench.cli.{place}")
+        settings = {"allow_interspersed_args": name != "watch"}  # options after its command are that one's
+        app.command(name, epilog=f"Example: {example}", context_settings=settings)(output.command(function))
+    for name, place in (("history", "share.history_app"), ("fleet", "fleet.fleet_app")) if chosen is COMMANDS else ():
+        app.add_typer(resolve_name(f"microbench.cli.{place}"), name=name)
+    return app

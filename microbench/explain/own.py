@@ -1,6 +1,5 @@
 """What limits a user's own functions and kernels: facts of each case, the lines of the screen, and the findings."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -374,6 +373,8 @@ def _kernel_line(one: Kernel) -> Words:
 
 def launched(one: Step) -> list[tuple[str, str, str, int]]:
     """The launches of a captured step: name, grid, block and how often each."""
+    import json
+
     stored = one.fact("kernels")
     try:
         found = json.loads(stored) if isinstance(stored, str) else []

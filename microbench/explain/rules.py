@@ -88,26 +88,25 @@ def findings(run: Run, measured: Sequence[Row] | None = None) -> list[Finding]:
     result = list(environment.findings(run))
     for suite in RULES:
         for group in groups if suite != HOST else groups[:1]:
-            several = len(groups) > 1 and suite != HOST
-            result += [_named(finding, group) if several else finding for finding in of_suite(group, suite)]
+            found = of_suite(group, suite)
+            if len(groups) > 1 and suite != HOST:
+                name = f"GPU {group.gpu.index}, {group.gpu.name}" if group.gpu else str(group.device)
+                found = [msgspec.structs.replace(each, title=f"{name}: {each.title}") for each in found]
+            result += found
     return result
 
 
-def of_suite(evidence: Evidence, suite: str, *, reference: bool = False) -> list[Finding]:
-    """The findings of one suite on one GPU; none for a suite without rules. ``reference``: the run is a bundled one."""
+def of_suite(evidence: Evidence, suite: str, *, reference: bool = False, checks: bool = True) -> list[Finding]:
+    """The findings of one suite on one GPU; none for a suite without rules. ``reference``: the run is a bundled one.
+    Without ``checks`` the model is not checked, which takes long and gives a note at most."""
     if suite not in RULES:
         return []
     by_name = {row_name(row): row for row in evidence.all_rows()}
-    found = [finding for rule in RULES[suite] if (finding := rule(evidence)) is not None]
+    rules = [rule for rule in RULES[suite] if checks or rule is not graph_rules.foresight]
+    found = [finding for rule in rules if (finding := rule(evidence)) is not None]
     graded = [with_grade(each, [by_name[name] for name in each.rests_on if name in by_name]) for each in found]
     own = noise(evidence, suite, reference=reference)
     return graded if own is None else [*graded, own]
-
-
-def _named(finding: Finding, evidence: Evidence) -> Finding:
-    gpu = evidence.gpu
-    name = f"GPU {gpu.index}, {gpu.name}" if gpu else str(evidence.device)
-    return msgspec.structs.replace(finding, title=f"{name}: {finding.title}")
 
 
 NOISY_SHARE = 0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -104,15 +105,16 @@ def consistent(run: Run) -> Iterator[None]:
 
 
 def screen_of(run: Run, path: Path, name: str | None = None) -> Screen:
-    """The answer of a run on one screen; ``name`` is what the user called it."""
+    """The answer of a run on one screen; ``name`` is what the user called it, by default its path or, of the last run,
+    nothing."""
     from microbench.archive import store
     from microbench.report.sheets import view
 
     with consistent(run):
-        called = name if name not in (None, LAST) else ""
+        called = "" if name == LAST or path == store.last() else shlex.quote(str(path))
         return view.screen(
             run,
-            name=called or "",
+            name=called if name in (None, LAST) else name,
             reference=is_reference(path),
             unfinished=path.suffix == store.GROWING,
             ceilings=ceilings_of(run),

@@ -78,9 +78,10 @@ def steps(evidence: Evidence) -> list[TimedStep]:
     An empty kernel has no argument, a spinning one has its length as argument, and an operation always has one. An
     operation's kernel writes memory, also the shortest one, which takes as long as launch_gap's.
     """
-    result = []
-    known, shortest = dict(costs.gaps(evidence)), evidence.row("launch_gap", "duration", **costs.WRITING)
+    result, known, shortest = [], dict(costs.gaps(evidence)), evidence.row("launch_gap", "duration", **costs.WRITING)
     operations = {str(row.params.get("layer")) for row in evidence.rows("launch_layers", "submit", family="one_op")}
+    lengths_ns = {whole(row, "duration_ns") for way in WAYS for row in evidence.rows("graph_gain", way)}
+    own_s = {duration_ns: costs.own_s(evidence, duration_ns) for duration_ns in lengths_ns}
     for way in WAYS:
         measured = costs.by_layer(evidence.rows("graph_gain", way), "submitter")
         for layer, row in ((layer, row) for layer, rows in measured for row in rows):
@@ -88,14 +89,13 @@ def steps(evidence: Evidence) -> list[TimedStep]:
             if row.value <= 0 or kernels < 1:
                 continue
             seconds = row.value * kernels
-            kernel_s, unknown_s = costs.own_s(evidence, duration_ns), 0.0
+            kernel_s, unknown_s = own_s[duration_ns], 0.0
             if layer in operations and f"write_{way}" in known:
                 shortest_s = shortest.value if shortest is not None and duration_ns == 0 else 0.0
                 longer = known[f"write_{way}"]
                 kernel_s, unknown_s = max(kernel_s, shortest_s) + longer.value, half_width(longer) / NORMAL
             arguments = 1 if duration_ns or layer in operations else 0
-            sigma = max(row.interval.half_width / NORMAL, LEAST_SIGMA)
-            sigma_s = math.hypot(sigma * seconds, kernels * unknown_s)
+            sigma_s = math.hypot(max(row.interval.half_width / NORMAL, LEAST_SIGMA) * seconds, kernels * unknown_s)
             result.append(TimedStep(way, layer, arguments, kernels, kernel_s, seconds, sigma_s, rests_on(row)[0]))
     return result
 

@@ -215,6 +215,8 @@ def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> 
     if not environment.gpus:
         next_step = environment.no_gpu_next_step or "try `--device fake` (simulated), or another machine"
         return errors.DeviceAbsentError(environment.no_gpu_reason or "there is no GPU here", next_step)
+    if not skipped:
+        return errors.UsageError("these benchmarks have no cases by themselves", "`microbench measure` takes your code")
     reasons = dict.fromkeys(f"{outcome.case.benchmark}: {outcome.reason}" for outcome in skipped)
     names = " ".join(dict.fromkeys(outcome.case.benchmark for outcome in skipped))
     cause = f"nothing can be measured here: {'; '.join(reasons)}"

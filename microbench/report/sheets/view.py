@@ -155,7 +155,7 @@ def screen(
         for group in groups
         for suite in RULES
         if suite != HOST
-        for each in of_suite(group, suite, reference=reference)
+        for each in of_suite(group, suite, reference=reference, checks=False)
     ]
     host_noise = noise(groups[0], HOST, reference=reference)
     findings += [host_noise] if host_noise is not None else []
@@ -227,7 +227,7 @@ def _line(answer: Answer) -> AnswerLine:
 def _left_out(name: str, run: Run, *, reference: bool) -> str:
     """What the time budget left out, with the command that measures it; "" if nothing. A reference is not resumed."""
     late, answered = {}, set()
-    for outcome in run.outcomes:
+    for outcome in run.outcomes if any(each.reason == OUT_OF_TIME for each in run.outcomes) else ():
         case = (outcome.case.id, outcome.device)
         if outcome.status == "skipped" and outcome.reason == OUT_OF_TIME:
             late[case] = outcome.case.benchmark
