@@ -139,6 +139,16 @@ torch.steps(5)
     only(place.recorded(program, tmp_path, how=How(for_s=2)), 3)
 
 
+def test_the_end_of_a_recording_waits_for_records_that_cupti_keeps_back(place: Place, tmp_path: Path) -> None:
+    program = """
+import time, torch
+torch.steps(3)
+while torch.library.stand_in_subscribed():
+    time.sleep(0.01)
+"""
+    only(place.recorded(program, tmp_path, how=How(for_s=1), STAND_IN_LATE="5000"), 3)
+
+
 def test_windows_hold_all_records_and_the_time_between_them_waits_alone(place: Place, tmp_path: Path) -> None:
     program = """
 import time, torch
