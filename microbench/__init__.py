@@ -17,10 +17,10 @@ from microbench.core.version import __version__
 
 __all__ = [
     "ComparedFigure", "ComparedRuns", "Copies", "Counts", "DeviceAbsentError", "DiagnosedTraces", "Event", "Finding",
-    "HostWork", "Kernels", "MicrobenchError", "PredictedStep", "Problem", "RecordedRun", "Recording",
-    "ResultNotWrittenError", "Row", "Rows", "RunUnreadableError", "Sheet", "Tables", "UsageError", "Wait", "Workload",
-    "__version__", "compare", "counts", "diagnose", "graphed", "lightning_callback", "load", "measure", "predict",
-    "run", "trace_handler", "trainer_callback", "watch",
+    "HostWork", "Kernels", "MachineConstant", "MachineConstants", "MicrobenchError", "PredictedStep", "Problem",
+    "RecordedRun", "Recording", "ResultNotWrittenError", "Row", "Rows", "RunUnreadableError", "Sheet", "Tables",
+    "UsageError", "Wait", "Workload", "__version__", "compare", "constants", "counts", "diagnose", "graphed",
+    "lightning_callback", "load", "measure", "predict", "run", "trace_handler", "trainer_callback", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
         UsageError,
     )
     from microbench.diagnosis.counts import Counts
+    from microbench.library.constants import MachineConstant, MachineConstants
     from microbench.library.recordings import Recording, Tables
     from microbench.library.results import Problem, RecordedRun, Row, Rows, Sheet
     from microbench.library.surface import (
         compare,
+        constants,
         counts,
         diagnose,
         graphed,
@@ -59,11 +61,12 @@ _PLACES = {
         "DeviceAbsentError", "MicrobenchError", "ResultNotWrittenError", "RunUnreadableError", "UsageError",
     ),
     "diagnosis.counts": ("Counts",),
+    "library.constants": ("MachineConstant", "MachineConstants"),
     "library.recordings": ("Recording", "Tables"),
     "library.results": ("Problem", "RecordedRun", "Row", "Rows", "Sheet"),
     "library.surface": (
-        "compare", "counts", "diagnose", "graphed", "lightning_callback", "load", "measure", "predict", "run",
-        "trace_handler", "trainer_callback", "watch",
+        "compare", "constants", "counts", "diagnose", "graphed", "lightning_callback", "load", "measure", "predict",
+        "run", "trace_handler", "trainer_callback", "watch",
     ),
     "library.verdicts": ("ComparedFigure", "ComparedRuns", "DiagnosedTraces", "PredictedStep"),
     "model.workload": ("Copies", "Event", "HostWork", "Kernels", "Wait", "Workload"),

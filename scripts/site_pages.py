@@ -22,14 +22,17 @@ BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "lab/RE
 LONGEST_SIGNATURE = 100
 # Every public name in the order of the page; a test reports missing ones.
 SECTIONS = {
-    "Functions": ("run", "measure", "graphed", "load", "compare", "predict", "diagnose", "watch", "counts"),
+    "Functions": (
+        "run", "measure", "graphed", "load", "compare", "predict", "constants", "diagnose", "watch", "counts",
+    ),
     "Inside of a training run": ("trace_handler", "lightning_callback", "trainer_callback"),
     "Runs and their rows": ("RecordedRun", "Rows", "Row", "Problem", "Finding", "Sheet"),
     "Answers": ("ComparedRuns", "ComparedFigure", "PredictedStep", "DiagnosedTraces"),
+    "Constants of a machine": ("MachineConstants", "MachineConstant"),
     "Recordings of this process": ("Recording", "Tables", "Counts"),
     "A step of work": ("Workload", "Kernels", "Copies", "Wait", "HostWork", "Event"),
     "Errors": ("MicrobenchError", "UsageError", "DeviceAbsentError", "RunUnreadableError", "ResultNotWrittenError"),
-}
+}  # fmt: skip
 # The names that annotations use, each for one of several words or types.
 ALIASES = {
     "Value": surface.Value, "Param": model.Param, "Part": workload.Part, "Severity": evidence.Severity,
@@ -49,6 +52,7 @@ run.rows("launch_cost", "submit").to_pandas()
 mb.measure("train.py::step", setup="train.py::setup", axes={"batch": [1, 8, 64]})
 mb.compare("nvidia-h200", run).verdict
 mb.predict(kernels=1100, duration="6us", layer="torch").speedup
+mb.constants()["launch.loop.0"].value
 mb.diagnose("trace.json.gz").findings
 with mb.watch() as recording:
     step()

@@ -29,8 +29,8 @@ from microbench.report.document import TRUST_MARKS
 from microbench.session import session
 
 COMMANDS = (
-    "run", "show", "compare", "plot", "report", "predict", "whatif", "timeline", "explain", "export", "trend", "list",
-    "doctor", "history",
+    "run", "show", "compare", "plot", "report", "predict", "whatif", "timeline", "explain", "constants", "export",
+    "trend", "list", "doctor", "history",
 )  # fmt: skip
 
 

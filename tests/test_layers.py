@@ -48,16 +48,16 @@ LINES = {
     "benchmarks": 4764,  # rates of functions
     "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
-    "model": 3949,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6083,  # functions are compared with ceilings as kernels are
+    "model": 3958,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
+    "explain": 6340,  # functions are compared with ceilings as kernels are; constants for other libraries
     "archive": 1859,
     "traces": 3400,
     "diagnosis": 6934,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8074,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
-    "library": 2120,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab
-    "cli": 2502,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts
+    "library": 2349,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
+    "cli": 2545,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

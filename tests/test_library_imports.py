@@ -16,7 +16,7 @@ import microbench
 from microbench.library.options import OwnOptions, RunOptions
 from microbench.model.workload import StepOptions
 
-FUNCTIONS = ("compare", "diagnose", "measure", "predict", "run", "watch")
+FUNCTIONS = ("compare", "constants", "diagnose", "measure", "predict", "run", "watch")
 
 
 def test_every_public_name_is_there_and_described() -> None:
@@ -59,6 +59,7 @@ def test_a_program_that_uses_the_names_is_typed(tmp_path: Path) -> None:
         "reveal_type(mb.measure(len, axes={'n': [1, 0.5]}).simulated)\n"
         "reveal_type(compare('a', 'b').fails())\n"
         "reveal_type(mb.predict(kernels=3).graph_s)\n"
+        "reveal_type(mb.constants()['launch.latency'].value)\n"
         "with mb.watch() as recording: pass\n"
         "reveal_type(recording.diagnosis())\n"
         "run('launch', fast=True)\n"
@@ -70,7 +71,7 @@ def test_a_program_that_uses_the_names_is_typed(tmp_path: Path) -> None:
     said = result.stdout
     revealed = re.findall(r'Revealed type is "(?:builtins\.)?(.+)"', said)
     results, answer = "microbench.library.results.RecordedRun", "microbench.library.verdicts.DiagnosedTraces"
-    assert revealed == [results, "float", "bool", "bool", "float | None", answer], said
+    assert revealed == [results, "float", "bool", "bool", "float | None", "float", answer], said
     assert said.count("error:") == 1, said
     assert 'Unexpected keyword argument "fast"' in said
 

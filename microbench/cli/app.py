@@ -242,6 +242,7 @@ COMMANDS = {
     "predict.whatif": "microbench whatif --kernels 1100 --duration 6us --submit 2us",
     "predict.timeline": "microbench timeline --duration 3us --kernels 8",
     "predict.explain": "microbench explain launch",
+    "share.constants": "microbench constants -o machine.toml",
     "diagnose.diagnose": "microbench diagnose trace.json.gz --step 1.93ms",
     "watch.watch": "microbench watch --for 60s -- python train.py --epochs 1",
     "share.export": "microbench export nvidia-h200 --format csv > h200.csv",

@@ -37,11 +37,12 @@ ALL_RUNS = flag("All runs instead of the newest.", "--all")
 
 
 # Which changes make compare end with an exit code of its own; the suites that have a verdict; the backgrounds of a
-# figure; the formats of export.
+# figure; the formats of export and of constants.
 FailOn = Literal["slower", "suspected", "faster", "any"]
 Checked = Literal["link", "memory", "compute"]
 Theme = Literal["light", "dark"]
 Format = Literal["csv", "json", "jsonl", "markdown", "openmetrics"]
+ConstantsFormat = Literal["toml", "json", "h"]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
-"""The commands export, history and trend. Heavy imports stay inside the commands."""
+"""The commands constants, export, history and trend. Heavy imports stay inside the commands."""
 
 from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import typer
 
-from microbench.cli.options import ALL_RUNS, REDACT, RUN, Format, Picture
-from microbench.cli.output import command, draw, draw_tables, print_bytes, print_json
+from microbench.cli import options
+from microbench.cli.options import ALL_RUNS, REDACT, RUN, ConstantsFormat, Format, Picture
+from microbench.cli.output import check_new, command, draw, draw_tables, print_bytes, print_json, write_new
 from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.options import argument, flag, option
 from microbench.core.units import counted, plain
@@ -76,6 +77,46 @@ def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
         if format == "markdown":
             return markdown.to_markdown(report_of(run, path)).encode()
         return export.to_csv(run).encode()
+
+
+def constants(
+    name: str | None = argument(
+        "[RUN]", f"A file of constants, or the run: {options.RUN_NAME}; {options.LAST_OR_BUNDLED}", None
+    ),
+    out: Path | None = option("FILE", "The new file; default: standard output.", "-o", "--out"),
+    format: ConstantsFormat | None = option(
+        None, "toml, json, or h: a C header; default: by the ending of FILE, else toml."
+    ),
+    json: bool = flag("Print JSON: as --format json."),
+    force: bool = options.FORCE,
+) -> None:
+    """Write the constants of a machine for other programs to read.
+
+    Costs of launches, graphs, copies, waits and allocations, rates, and from which size or number on one way pays: in
+    SI base units, with their intervals. What the run lacks is listed with the command that measures it.
+    """
+    import msgspec
+
+    from microbench.library.surface import constants as of_machine
+
+    chosen = "json" if json else format or (out.suffix.removeprefix(".") if out is not None else "toml")
+    if chosen not in get_args(ConstantsFormat):
+        raise UsageError(f"there is no format {plain(chosen, 20)}", "give --format toml, json or h")
+    if out is not None:
+        check_new(out, force=force)
+    found = of_machine(name)
+    data = (found.to_header() if chosen == "h" else found.to_toml()).encode()
+    if chosen == "json":
+        data = msgspec.json.format(msgspec.json.encode(found.to_dict()), indent=2) + b"\n"
+    if out is None:
+        print_bytes(data)
+    else:
+        write_new(out, data, force=force)
+        typer.echo(f"{plain(out)}: {counted(len(found), 'constant')} of {plain(found.source)}")
+        commands = [words for command in found.missing.values() if len(words := command.split()) > 2]
+        if commands and not found.source.startswith("bundled"):
+            rest = [*commands[0][:2], *(one[2] for one in commands), *commands[0][3:]]
+            typer.echo(f"next: {plain(' '.join(rest), 1000)} measures the rest")
 
 
 def history(

@@ -238,7 +238,12 @@ class CopyFit(NamedTuple):
 
     def size_for(self, share: float) -> float:
         """Bytes at which a copy reaches that share of b: half of it at a * b, 90 % at 9 * a * b."""
-        return self.fixed_s * self.bandwidth * share / (1 - share)
+        return size_for(share, self.fixed_s, self.bandwidth)
+
+
+def size_for(share: float, fixed_s: float, bandwidth: float) -> float:
+    """Bytes at which a copy reaches that share of its bandwidth (B/s)."""
+    return fixed_s * bandwidth * share / (1 - share)
 
 
 def copies(evidence: Evidence, metric: str, direction: str, memory: str) -> list[Point]:

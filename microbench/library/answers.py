@@ -10,6 +10,7 @@ from microbench.analysis.stats import STABLE_HALF_WIDTH
 from microbench.comparison.compare import BETTER, COUNTED, WORSE, Comparison, compare
 from microbench.comparison.words import Side as ComparedSide
 from microbench.core.errors import UsageError
+from microbench.core.model import Run
 from microbench.core.units import plain
 from microbench.diagnosis.changed import Side as Recording
 from microbench.diagnosis.changed import side
@@ -120,12 +121,20 @@ class Costs(NamedTuple):
     option: str
 
 
+# A step whose costs are those that most need.
+USUAL = Workload((Kernels(10, (1e-6,)), Wait()))
+
+
+def recorded(name: str | None) -> tuple[Path, Run]:
+    """The named run, or the newest with the usual costs, else a bundled one. Raises RunUnreadableError."""
+    return load(name) if name is not None else last_with(lambda run: suits(run, USUAL))
+
+
 def costs_of(name: str | None) -> Costs:
     """The constants of the named run, or of the newest that has them."""
-    usual = Workload((Kernels(10, (1e-6,)), Wait()))
-    path, run = load(name) if name is not None else last_with(lambda one: suits(one, usual))
+    path, run = recorded(name)
     with consistent(run):
-        evidence, fit = fit_for(run, usual)
+        evidence, fit = fit_for(run, USUAL)
     reference = is_reference(path)
     whose = "the bundled reference, another machine" if reference else f"run {run.run_id}"
     words = f"{'SIMULATED ' if run.simulated else ''}costs of {whose}"

@@ -1,4 +1,4 @@
-"""The functions that `import microbench` gives: run, measure, load, compare, predict, diagnose, watch, counts, …
+"""The functions that `import microbench` gives: run, measure, load, compare, predict, constants, diagnose, watch, …
 
 Nothing heavy is imported before a function is called. Whatever goes wrong is a MicrobenchError, with its cause and what
 to do next.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from microbench.diagnosis.counts import Counts
+    from microbench.library.constants import MachineConstants
     from microbench.library.recordings import Recording
     from microbench.library.results import RecordedRun
     from microbench.library.verdicts import ComparedRuns, DiagnosedTraces, PredictedStep
@@ -240,6 +241,21 @@ def predict(
     elif options != StepOptions():
         raise UsageError("a Workload cannot be combined with options of a step", "put them into the Workload")
     return PredictedStep(predicted(step, _name(run)))
+
+
+def constants(run: RecordedRun | str | Path | None = None, *, nearest: bool = True) -> MachineConstants:
+    """The constants of a machine by name, in SI base units: ``mb.constants()["launch.loop.0"].value``.
+
+    Costs of launches, graphs, copies, waits and allocations, rates, and from which size or number on one way pays. They
+    are those of ``run``: a file of `microbench constants`, which is read without anything else, or a run; by default of
+    the last run from which ``predict`` takes its costs, else of a bundled one. Then ``source`` says so; with
+    ``nearest=False`` that raises RunUnreadableError.
+    """
+    from microbench.library.constants import made, read
+
+    name = _name(run)
+    found = read(name) if name is not None else None
+    return made(name, nearest=nearest) if found is None else found
 
 
 def diagnose(

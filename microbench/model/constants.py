@@ -636,13 +636,13 @@ def _copies(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     """For each direction the latency and rate of pinned and pageable copies, the call, and the way to the engine."""
     for direction in DIRECTIONS:
         copied = evidence.curve("link_copy", "bandwidth", "size_bytes", direction=direction, memory="pinned")
-        pinned = dict(_latency_and_rate(direction, copied))
+        pinned = dict(latency_and_rate(direction, copied))
         yield from pinned.items()
         latency = pinned.get(f"{direction}_latency")
         if latency is not None:
             yield from _around_a_copy(evidence, direction, latency, known)
         hosts = evidence.curve("link_copy", "bandwidth_host", "size_bytes", direction=direction, memory="pageable")
-        yield from _latency_and_rate(f"{direction}_pageable", hosts)
+        yield from latency_and_rate(f"{direction}_pageable", hosts)
 
 
 def _seconds(size_bytes: int, row: Row) -> Constant:
@@ -651,7 +651,7 @@ def _seconds(size_bytes: int, row: Row) -> Constant:
     return around(size_bytes / rate.value, size_bytes / rate.value**2 * half_width(rate), rate.rests_on)
 
 
-def _latency_and_rate(prefix: str, points: list[tuple[int, Row]]) -> Found:
+def latency_and_rate(prefix: str, points: list[tuple[int, Row]]) -> Found:
     """The straight line of a copy's time over its bytes; the line's own misfit widens both intervals."""
     times = [(size, _seconds(size, row)) for size, row in points if row.value > 0]
     fitted = line((size, seconds.value) for size, seconds in times)

@@ -272,11 +272,11 @@ CONSTANTS: Mapping[str, tuple[str, str, str]] = {
     "code_graph": ("s", "graph gap, longer between kernels of model code by", "launch_gap"),
     "branch_graph": ("s", "graph gap, longer for each further branch of it by", "launch_gap"),
     "wide_graph": ("s", "graph gap, shorter behind a large grid by", "launch_gap"),
-    "wide_blocks": ("block", "grid from which that is so", "launch_gap"),
+    "wide_blocks": ("block", "blocks of a large grid", "launch_gap"),
     "one_stream_graph": ("s", "graph gap, shorter in a program of one stream by", "launch_gap"),
     "memset_graph": ("s", "graph gaps, extra before and behind a memset", "launch_gap"),
     "h2d_graph": ("s", "graph gaps, extra before and behind a copy to the GPU", "launch_gap"),
-    "h2d_small_graph": ("s", "the same of a copy of a few bytes", "launch_gap"),
+    "h2d_small_graph": ("s", "graph gaps, extra around a copy of a few bytes to the GPU", "launch_gap"),
     "d2h_graph": ("s", "graph gaps, extra before and behind a copy from the GPU", "launch_gap"),
     "replay_node": ("s", "time that each node adds to the replay call", "graph_lifecycle"),
     "replay_way": ("s", "replay call's return to its first kernel", "graph_gain"),
@@ -290,13 +290,13 @@ CONSTANTS: Mapping[str, tuple[str, str, str]] = {
     "watched.own_call": ("s", "what microbench watch adds to a call", "launch_watched"),
     "memory": ("B/s", "the GPU's memory, read", "memory_stream"),
     "h2d_call": ("s", "the call of a copy to the GPU", "link_latency"),
-    "h2d_way": ("s", "that call's return to the copy's begin", "link_latency"),
-    "h2d_latency": ("s", "a copy to the GPU, of any size", "link_copy"),
-    "h2d_rate": ("B/s", "bytes of a copy to the GPU", "link_copy"),
+    "h2d_way": ("s", "return of a copy's call to its begin, to the GPU", "link_latency"),
+    "h2d_latency": ("s", "a pinned copy to the GPU, of any size", "link_copy"),
+    "h2d_rate": ("B/s", "bytes of a pinned copy to the GPU", "link_copy"),
     "d2h_call": ("s", "the call of a copy from the GPU", "link_latency"),
-    "d2h_way": ("s", "that call's return to the copy's begin", "link_latency"),
-    "d2h_latency": ("s", "a copy from the GPU, of any size", "link_copy"),
-    "d2h_rate": ("B/s", "bytes of a copy from the GPU", "link_copy"),
+    "d2h_way": ("s", "return of a copy's call to its begin, from the GPU", "link_latency"),
+    "d2h_latency": ("s", "a pinned copy from the GPU, of any size", "link_copy"),
+    "d2h_rate": ("B/s", "bytes of a pinned copy from the GPU", "link_copy"),
     "h2d_pageable_latency": ("s", "a pageable copy to the GPU, of any size", "link_copy"),
     "h2d_pageable_rate": ("B/s", "bytes of a pageable copy to the GPU", "link_copy"),
     "d2h_pageable_latency": ("s", "a pageable copy from the GPU, of any size", "link_copy"),
@@ -314,6 +314,15 @@ OWN_STREAM_LAYERS = (LOOP_LAYER, "cuda_bindings", "cuda_core")
 def call_name(layer: str, arguments: int) -> str:
     """The constant of a launch call."""
     return f"call.{layer}.{arguments}"
+
+
+def told(name: str) -> tuple[str, str]:
+    """The unit of a constant, and what it is in a few words."""
+    if name in CONSTANTS:
+        return CONSTANTS[name][:2]
+    kind, layer, *arguments = name.split(".")
+    takes = f", {arguments[0]} argument{'' if arguments == ['1'] else 's'}" if kind == "call" else ""
+    return "s", f"{'launch' if kind == 'call' else 'replay'} call of {layer}{takes}"
 
 
 def copy_name(part: Copies) -> str:

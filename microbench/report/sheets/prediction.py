@@ -11,7 +11,7 @@ from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, 
 from microbench.model import whatif, words
 from microbench.model.constants import Constant
 from microbench.model.forecast import Forecast, Prediction, forecast, unchanged
-from microbench.model.model import CONSTANTS, LIMITS, Limit
+from microbench.model.model import LIMITS, Limit, told
 from microbench.model.whatif import BeforeAfter, Change, Changes, changed
 from microbench.model.workload import Workload
 from microbench.report.document import (
@@ -198,12 +198,7 @@ def _advice_table(forecast: Forecast) -> Table:
 
 
 def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
-    if name in CONSTANTS:
-        unit, about, _ = CONSTANTS[name]
-    else:
-        kind, layer, *arguments = name.split(".")
-        takes = f", {arguments[0]} argument{'' if arguments == ['1'] else 's'}" if kind == "call" else ""
-        unit, about = "s", f"{'launch' if kind == 'call' else 'replay'} call of {layer}{takes}"
+    unit, about = told(name)
     half_width = (constant.high - constant.low) / 2 / constant.value if constant.value > 0 else 0.0
     note = "assumed" if constant.assumed else spread(half_width) if half_width > 0 else ""
     sources = words.benchmarks(constant.rests_on)
