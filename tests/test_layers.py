@@ -54,7 +54,7 @@ LINES = {
     "traces": 3400,
     "diagnosis": 6934,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8074,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8069,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2349,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
     "cli": 2545,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
