@@ -283,6 +283,40 @@ def test_a_short_call_is_at_the_line_of_its_nearest_samples(tmp_path: Path) -> N
     assert found.places["launches"] == at_lines
 
 
+def test_a_call_of_a_thread_without_python_has_the_main_threads_line() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(6)
+        made.thread = 1
+        with made.range("main thread at train.py:33 fit", "line"):
+            made.submit(made.call("cuMemcpyDtoHAsync", 2000), "Memcpy DtoH", 1000, kind="copy", size=4)
+        made.thread = 0
+    found = counts_of(made.trace())
+    assert found.places["copies"] == {"cuMemcpyDtoHAsync while the main thread is at train.py:33 fit": 1}
+
+
+def test_calls_with_equal_neighbours_share_a_line_where_steps_differ() -> None:
+    """A copy's line is recorded twice in three; between it and the step's begin are more and fewer kernels."""
+    made = Recorder()
+    for step in range(60):
+        with made.range(f"step {step}", "annotation"):
+            made.launches(4 + step * step * 7919 % 101 % 6)
+            made.launches(2)
+            known = "train.py:20 batch" if step % 3 else "train.py:9 other"
+            with made.range(known, "line"):
+                copy = made.call("cudaMemcpyAsync", 2000)
+                made.submit(copy, "Memcpy HtoD", 1000, kind="copy", size=512, memories=("pageable", "device"))
+            made.launch("after", 2000)
+    trace = made.trace()
+    steps = find_steps(trace)
+    assert steps is not None
+    assert steps.likeness < 0.99
+    assert list(counts_of(trace).places["copies"]) == ["cudaMemcpyAsync at train.py:20 batch"]
+    recorded = diagnose(trace, costs_of(None).fit).recorded
+    assert recorded is not None
+    assert [one.place for one in recorded.blockers] == ["train.py:20 batch"]
+
+
 @pytest.mark.parametrize(("before", "after", "more"), [
     ({60: 1}, {41: 1, 61: 1}, {41: 1}),  # a new line ahead of one that moved
     ({60: 1}, {61: 1, 63: 1}, {63: 1}),

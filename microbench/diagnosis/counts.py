@@ -17,8 +17,9 @@ from microbench.core.errors import UsageError
 from microbench.core.units import plain, size
 from microbench.diagnosis.host_time import FIRST_NS, LAST_NS, LINE_OF_CODE, Slices, called_from, slices
 from microbench.diagnosis.kernel_names import Family, bare, family
-from microbench.diagnosis.owners import FUNCTION, OWN, owner_of
-from microbench.diagnosis.steps import Steps
+from microbench.diagnosis.owners import FUNCTION, MAIN_AT, OWN, owner_of
+from microbench.diagnosis.recorded import ALIKE
+from microbench.diagnosis.steps import Steps, Tokens
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -411,9 +412,11 @@ class Counting:
         # steps decide in which a sample was nearest to it.
         begins = self._steps.calls if self._steps is not None else np.zeros(1, np.int64)
         at = np.searchsorted(begins, calls, "right") - 1
-        position = (calls - begins[at]) * self._every + at % self._every
-        _, which, counts = np.unique(position, return_inverse=True, return_counts=True)
-        far_ns = self._from_sample_ns(calls)
+        position = ((calls - begins[at]) * self._every + at % self._every)[:, None]
+        if self._steps is not None and self._steps.likeness < ALIKE:  # then calls with equal neighbours are one
+            position = np.pad(Tokens(self._trace).whole, 2)[calls[:, None] + np.arange(4)]
+        _, which, counts = np.unique(position, axis=0, return_inverse=True, return_counts=True)
+        which, far_ns = which.ravel(), self._from_sample_ns(calls)
         order = np.lexsort((far_ns, which))
         rank = np.arange(len(calls)) - np.repeat(np.cumsum(counts) - counts, counts)
         deciding = order[rank < DECIDING] if self._trace.samples is not None or many else order
@@ -468,6 +471,8 @@ def _words(call: str, stack: Sequence[str]) -> str:
     line = next(own, "") or next(filter(FUNCTION.search, names), "")
     inner = next((name for name in names if "::" in name and not FUNCTION.search(name)), "")
     words = [call, *([f"in {inner}"] if inner else []), *([f"at {_line(line)}"] if line else [])]
+    if not line and (main := next((name for name in names if name.startswith(MAIN_AT)), "")):
+        words.append(f"while the main thread is at {main.removeprefix(MAIN_AT)}")
     return plain(" ".join(words), LONGEST_PLACE)
 
 
