@@ -48,6 +48,11 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
     submits_ns = trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])]
     turns = trace.turns[np.isin(trace.turns["thread"], trace.calls["thread"])]
     found = []
+    lines: dict[tuple[str, str], list[tuple[int, int]]] = {}  # of the loops of each function, with their numbers
+    for number, loop in enumerate(trace.loops):
+        if place := PLACE.fullmatch(loop.place):
+            lines.setdefault((place["file"], place["function"]), []).append((int(place["line"]), number))
+    earlier = {number: [one for at, one in each if at < line] for each in lines.values() for line, number in each}
     for number, loop in enumerate(trace.loops):
         rows = turns[turns["loop"] == number]
         if (loop.beneath and not beneath) or not len(submits_ns) or not len(rows):
@@ -55,7 +60,7 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
         rows = _of_one_thread(rows)
         inside = rows[(rows["at_ns"] >= submits_ns[0]) & (rows["at_ns"] <= submits_ns[-1])]
         times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
-        if not len(times_ns) or _turns_less(trace, turns, loop.place, rows["at_ns"]):
+        if not len(times_ns) or _turns_less(turns, earlier.get(number, []), rows["at_ns"]):
             continue
         turn_ns = float(np.median(times_ns))
         stretches = _stretches(inside, LONGEST * turn_ns)
@@ -71,20 +76,15 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
     return sorted(found, key=lambda one: -one.turn_s)
 
 
-def _turns_less(trace: Trace, turns: Table, place: str, ends_ns: IntArray) -> bool:
-    """Whether a loop around it, in the same function, turns at least as often while both do, and in between."""
-    inner = PLACE.fullmatch(place)
-    for number, loop in enumerate(trace.loops):
-        outer = PLACE.fullmatch(loop.place)
-        if inner is None or outer is None or inner["file"] != outer["file"] or inner["function"] != outer["function"]:
-            continue
-        if int(outer["line"]) < int(inner["line"]):
-            stretches = [one["at_ns"] for one in _stretches(_of_one_thread(turns[turns["loop"] == number])) if len(one)]
-            during = [ends_ns[(ends_ns >= one[0]) & (ends_ns <= one[-1])] for one in stretches]
-            visits = sum(len(np.unique(np.searchsorted(*both))) for both in zip(stretches, during, strict=True))
-            count = sum(map(len, during))
-            if FEWEST <= count <= sum(map(len, stretches)) and count < MOST_A_VISIT * visits:
-                return True
+def _turns_less(turns: Table, around: list[int], ends_ns: IntArray) -> bool:
+    """Whether one of these loops turns at least as often as this one while both do, and in between."""
+    for number in around:
+        stretches = [one["at_ns"] for one in _stretches(_of_one_thread(turns[turns["loop"] == number])) if len(one)]
+        during = [ends_ns[(ends_ns >= one[0]) & (ends_ns <= one[-1])] for one in stretches]
+        visits = sum(len(np.unique(np.searchsorted(*both))) for both in zip(stretches, during, strict=True))
+        count = sum(map(len, during))
+        if FEWEST <= count <= sum(map(len, stretches)) and count < MOST_A_VISIT * visits:
+            return True
     return False
 
 
