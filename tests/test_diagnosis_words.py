@@ -301,3 +301,20 @@ def test_a_page_has_findings_where_the_answer_leaves_some() -> None:
     left = [bool(screen(found, "", "").findings) for found in told]
     assert {*left} == {False, True}
     assert [">Findings</h2>" in build([found], "") for found in told] == left
+
+
+@pytest.mark.parametrize(("source", "versions", "helps"), [
+    ("python3-7.rows", {"Python": "3.12"}, "; record without --no-stacks to name it"),
+    ("python3-7.rows", {}, "; keep PYTHONPATH as microbench sets it to name it"),
+    ("server-7.rows", {}, ""),
+])  # fmt: skip
+def test_what_would_name_the_hosts_code_fits_the_program(source: str, versions: dict[str, str], helps: str) -> None:
+    changes = {"format": "microbench recording", "source": source, "versions": versions}
+    made = Recorder()
+    for _ in range(12):
+        made.launches(10, 20_000, 2_000)
+        made.runs(5_000_000)
+    said = line_of(diagnose(made.trace(**changes), costs()), "whose")
+    assert "host code without a name" in said
+    assert said.endswith(helps), said
+    assert ("to name it" in said) == bool(helps)

@@ -52,7 +52,7 @@ LINES = {
     "explain": 6340,  # functions are compared with ceilings as kernels are; constants for other libraries
     "archive": 1859,
     "traces": 3400,
-    "diagnosis": 6939,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
+    "diagnosis": 6943,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8069,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON

@@ -57,12 +57,6 @@ FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be capt
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
 
-# What names the host's code in a trace of each recorder.
-NAMING: Mapping[Format, str] = {
-    "PyTorch profiler": "record CPU activities to name it",
-    "microbench recording": "record without --no-stacks, and keep PYTHONPATH, to name it",
-}  # fmt: skip
-
 BOUNDS: dict[Bound, str] = {
     "launch-bound": "the host submits work more slowly than the GPU does it",
     "host-bound": "the GPU waits for other work of the host",
@@ -164,9 +158,19 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
     elif owner.name == ELSEWHERE and advice.program_of(trace) == "jax":
         helps = HELPS["jax"]
     elif owner.name == NAMELESS:
-        lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)
-        helps = NAMING.get(trace.format, "") if lacking else ""
+        helps = _naming(trace)
     return "; ".join(filter(None, (said + without_words(diagnosis, owner.name), helps)))
+
+
+def _naming(trace: Trace) -> str:
+    """What names the host's code where the trace lacks it."""
+    if trace.format == "PyTorch profiler":
+        return "" if len(trace.ranges) else "record CPU activities to name it"
+    if trace.format != "microbench recording" or trace.samples is not None:
+        return ""
+    if "Python" in trace.versions:
+        return "record without --no-stacks to name it"
+    return "keep PYTHONPATH as microbench sets it to name it" if trace.source.startswith("python") else ""
 
 
 def without_words(diagnosis: Diagnosis, owner: str) -> str:
