@@ -118,7 +118,7 @@ begin = time.monotonic()
 while time.monotonic() - begin < 1.6:
     torch.library.stand_in_now()
     torch.steps(1, 3)
-    time.sleep(0.0001)
+    time.sleep(0)
 """
     done = recorded(place, python, text, tmp_path, How(window_s=0.2, every_s=0.5))
     (trace,) = done.traces
