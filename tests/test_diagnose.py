@@ -31,7 +31,7 @@ from microbench.diagnosis.idle import CAUSES, MANAGED, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.owners import NAMELESS, owners
 from microbench.diagnosis.steps import find_steps
-from microbench.diagnosis.turns import loops_of
+from microbench.diagnosis.turns import _stretches, loops_of
 from microbench.diagnosis.unwatched import OWN_S, USUAL_S, beyond_calls, unwatched
 from microbench.library.runs import load
 from microbench.model.constants import Constant, Fit
@@ -597,7 +597,7 @@ def test_copies_in_ahead_of_the_kernels_part_no_graph() -> None:
     (blocker,) = diagnosed(ahead).recorded.blockers
     with mock.patch("microbench.diagnosis.advice.of_target", lambda diagnosis, place: place == blocker.place):
         (made,) = (one for one in words.findings(diagnosed(ahead)) if one.rule == "diagnose.graph")
-    assert "Make on the GPU what cudaStreamSynchronize in step (2 a step) copies, or pass it in: a" in made.advice
+    assert "Make on the GPU what is copied in step, or pass it in: a capture cannot hold it" in made.advice
     (parted,) = (one for one in words.findings(diagnosed(within)) if one.rule == "diagnose.blockers")
     assert "non_blocking=True" in parted.advice
 
@@ -1587,11 +1587,56 @@ def test_a_loop_that_turns_once_a_visit_is_no_iteration_and_one_that_submits_sel
     assert {loop.place for loop in loops_of(other)} == {"train.py:5 main", "lib.py:9 walk"}
 
 
-@pytest.mark.parametrize(("call", "program"), [("cudaLaunchKernel", "torch"), ("cuLaunchKernelEx", "jax")])
-def test_of_two_frameworks_that_are_imported_the_one_that_launches_is_the_programs(call: str, program: str) -> None:
+@pytest.mark.parametrize(("call", "kernel", "program"), [
+    ("cudaLaunchKernel", "kernel", "torch"), ("cuLaunchKernelEx", "loop_fusion", "jax"),
+    ("cuLaunchKernelEx", "triton_poi_fused_add_0", "torch"),
+])  # fmt: skip
+def test_of_two_frameworks_that_are_imported_the_one_that_launches_is_the_programs(
+    call: str, kernel: str, program: str
+) -> None:
     made = Recorder()
     for _ in range(20):
-        made.submit(made.call(call, 3000), "kernel", 2000)
+        made.submit(made.call(call, 3000), kernel, 2000)
     versions = {"torch": "2.11", "jax": "0.11"}
     trace = made.trace(format="microbench recording", versions=versions)
     assert program_of(trace) == program
+
+
+def test_the_first_calls_of_a_trace_keep_their_lines_where_steps_differ() -> None:
+    made = Recorder()
+    for step in range(40):
+        with made.range(f"step {step}", "annotation"):
+            for line in (5, 9):
+                with made.range(f"train.py:{line} step", "line"):
+                    made.wait()
+            made.launches(4 + step * step * 7919 % 101 % 6)
+    recorded = diagnose(made.trace(), costs()).recorded
+    assert recorded is not None
+    assert {one.place: round(one.count, 2) for one in recorded.blockers} == {"train.py:5 step": 1, "train.py:9 step": 1}
+
+
+def test_steps_whose_sizes_never_recur_are_compared_without_them() -> None:
+    made = Recorder()
+    for step in range(40):
+        with made.range(f"step {step}", "annotation"):
+            for kernel in range(4 + step * step * 7919 % 101 % 6):
+                made.runs(9000)
+                made.launch(f"kernel_{kernel % 2}", 2000, blocks=100 * step + kernel)
+            with made.range("train.py:7 step", "line"):
+                made.wait()
+    recorded = diagnose(made.trace(), costs()).recorded
+    assert recorded is not None
+    assert [(one.place, round(one.count, 2)) for one in recorded.blockers] == [("train.py:7 step", 1)]
+
+
+def test_very_many_loops_of_a_function_are_read_quickly() -> None:
+    made, loops = Recorder(), []
+    for loop in range(2000):
+        loops.append(Loop(f"train.py:{loop + 1} main", True, False))
+        for _ in range(4):
+            made.launches(1)
+            made.turns.append((made.now_ns, loop, made.thread, False))
+    looked = []
+    with mock.patch("microbench.diagnosis.turns._stretches", lambda *all_: looked.append(1) or _stretches(*all_)):
+        assert loops_of(made.trace(loops=tuple(loops)))
+    assert len(looked) <= 2000 * (2 + 8)

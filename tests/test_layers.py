@@ -39,7 +39,7 @@ MOST_ROOMS, MOST_ARROWS = 20, 85
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
     "core": 1517,  # async functions and generators are run
-    "analysis": 1451,  # busy rounds of the host are told by its controls, and by calls of Python layers
+    "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
     "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
     "gpu": 8386,
@@ -52,7 +52,7 @@ LINES = {
     "explain": 6340,  # functions are compared with ceilings as kernels are; constants for other libraries
     "archive": 1859,
     "traces": 3400,
-    "diagnosis": 6943,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
+    "diagnosis": 6964,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8069,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON

@@ -189,7 +189,17 @@ def test_without_a_run_the_bundled_card_speaks_unless_that_is_refused(data: Path
         mb.constants(nearest=False)
 
 
+INFINITE = """schema = 1
+microbench = ""
+source = ""
+machine = {}
+missing = {}
+constants = { a = { value = 1, low = 1, high = 1, unit = "s", what = "", benchmark = "", grade = "", rounds = inf } }
+"""
+
+
 @pytest.mark.parametrize(("text", "cause"), [
+    (INFINITE, "is no file of constants"),
     ("schema = 2", "has schema 2, not 1"), ("schema = ", "is no file of constants"),
     ('schema = 1\nmicrobench = ""\nsource = ""\nmachine = 3', "is no file of constants"),
     ('schema = 1\nmicrobench = ""\nsource = ""\n[machine]\n[missing]\n[constants]\na = { value = "x" }', "is no file"),

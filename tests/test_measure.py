@@ -349,6 +349,7 @@ def test_cases_of_several_functions_are_told_apart() -> None:
     run = store.read(Path("run.json"))
     names = [one.name for one in own.steps(evidence_by_device(run, rows(run))[0])]
     assert names == [f"{name} duration={ns}" for name in ("copy", "waiting") for ns in (1000, 2000)]
+    assert len({*names}) == 4
 
 
 def test_axes_stand_for_their_values_in_every_formula() -> None:

@@ -217,11 +217,20 @@ def test_measurements_are_summed_up_together_as_one_by_one(some: list[tuple[Metr
         taken = values_of(metric, one)
         values = np.sort(taken)
         # A step of the clock is as large a share of a time as of the rate that is made from it.
-        step = (one.resolution or 0.0) / median_interval(one.values).median * median_interval(taken).median
+        step = one.resolution or 0.0
+        if metric.kind == "rate":
+            step *= median_interval(taken).median / median_interval(one.values).median
+        else:
+            step /= one.calls_per_sample
         assert summary.interval == median_interval(taken, step)
         assert (summary.min, summary.max) == (values[0], values[-1])
         quantiles = np.quantile(values, [0.01, 0.9, 0.99])
         assert (summary.p1, summary.p90, summary.p99) == pytest.approx(tuple(quantiles), rel=1e-12)
+
+
+def test_times_of_nothing_are_known_to_a_step_of_the_clock() -> None:
+    summary = summarize(TIME, measured([0.0] * 20, calls_per_sample=4, resolution=8e-9))
+    assert (summary.interval.low, summary.interval.high) == pytest.approx((-1e-9, 1e-9))
 
 
 def test_only_one_metric_is_summed_up_where_only_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

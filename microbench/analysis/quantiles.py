@@ -140,7 +140,11 @@ def of_rows(
     shares, raw_medians, every = _across(values, counts), _across(raw, counts, (0.5,))[:, 0], np.arange(len(values))
     low, high = (values[every, ranks] for ranks in ranks_of(samples, raw_medians, counts))
     # A step of the clock in the metric's unit.
-    step = np.array([float(each.resolution or 0.0) for each in measured]) / raw_medians * shares[:, MEDIAN]
+    step = np.array([float(each.resolution or 0.0) for each in measured])
+    if metrics[0].kind == "rate":
+        step *= shares[:, MEDIAN] / raw_medians
+    else:
+        step /= [each.calls_per_sample for each in measured]
     narrow = high - low < step
     if narrow.any():
         low = np.where(narrow, shares[:, MEDIAN] - step / 2, low)

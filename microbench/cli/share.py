@@ -99,7 +99,7 @@ def constants(
 
     from microbench.library.surface import constants as of_machine
 
-    chosen = "json" if json else format or (out.suffix.removeprefix(".") if out is not None else "toml")
+    chosen = "json" if json else format or ((out.suffix if out is not None else "").removeprefix(".") or "toml")
     if chosen not in get_args(ConstantsFormat):
         raise UsageError(f"there is no format {plain(chosen, 20)}", "give --format toml, json or h")
     if out is not None:

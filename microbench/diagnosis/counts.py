@@ -414,7 +414,7 @@ class Counting:
         at = np.searchsorted(begins, calls, "right") - 1
         position = ((calls - begins[at]) * self._every + at % self._every)[:, None]
         if self._steps is not None and self._steps.likeness < ALIKE:  # then calls with equal neighbours are one
-            position = np.pad(Tokens(self._trace).whole, 2)[calls[:, None] + np.arange(4)]
+            position = Tokens(self._trace).beside(calls)
         _, which, counts = np.unique(position, axis=0, return_inverse=True, return_counts=True)
         which, far_ns = which.ravel(), self._from_sample_ns(calls)
         order = np.lexsort((far_ns, which))

@@ -418,7 +418,7 @@ def _foreseen(
         known = None  # the program did something else there
     step = _step_of(steps, typical, costs, known)
     if typical.work * typical.steps > MOST_PLAYED:
-        long = f"microbench plays no step of more than {MOST_PLAYED:,} kernels and copies"
+        long = f"more than {MOST_PLAYED:,} kernels and copies repeat, too many to be played"
         return Foreseen(step, _why_no_graph(typical, health, 0.0) or long)
     with_own = with_calls(fit, typical.workload)
     if absent := missing(with_own, typical.workload, WAYS):

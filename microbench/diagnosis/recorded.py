@@ -534,7 +534,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     launches = np.unique(work["call"][work["kind"] == WORK_KINDS.index("kernel")])
     kinds, last = by_name(trace, doing), dict[int, int]()
     found: dict[tuple[tuple[int, ...], str, str], Counter[tuple[bool, str, Where]]] = {}
-    asked, tokens = called_from(trace), Tokens(trace).whole.tolist()
+    asked, beside = called_from(trace), Tokens(trace).beside(np.arange(begin, end)).tolist()
     of = {
         thread: slices(trace, thread, functions=False)
         for thread in np.unique(trace.calls["thread"][begin:end]).tolist()
@@ -555,7 +555,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         # same whose neighbours are.
         step = int(np.searchsorted(steps.calls, call, side="right")) - 1
         alike = steps.likeness >= ALIKE
-        same = (step % steps.every, call - int(steps.calls[step])) if alike else tuple(tokens[call - 2 : call + 2])
+        same = (step % steps.every, call - int(steps.calls[step])) if alike else tuple(beside[call - begin])
         ahead, at, behind = np.searchsorted(launches, (steps.calls[step], call, steps.calls[step + 1])).tolist()
         where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
@@ -574,9 +574,14 @@ def layer_of(trace: Trace) -> str:
     """The layer whose costs stand for the program's: that of its framework, else compiled code."""
     by_format = {"PyTorch profiler": "torch_eager", "XLA profiler": "jax_jit"}.get(trace.format)
     layers = [layer for package, layer in (("torch", "torch_eager"), ("jax", "jax_jit")) if package in trace.versions]
-    if len(layers) > 1:  # PyTorch launches by the runtime, JAX by the driver
-        names, counts = np.unique(trace.calls["name"], return_counts=True)
-        launches = [(trace.names[name], count) for name, count in zip(names, counts, strict=True)]
-        by = {api: sum(count for name, count in launches if name.startswith(api)) for api in ("cudaLaunch", "cuLaunch")}
-        layers.sort(key=lambda layer: -by["cuLaunch" if layer == "jax_jit" else "cudaLaunch"])
+    if len(layers) > 1:  # PyTorch launches by the runtime, JAX and Triton by the driver
+        kernels = trace.work[(trace.work["kind"] == WORK_KINDS.index("kernel")) & (trace.work["call"] != NONE)]
+        pairs, counts = np.unique(
+            np.stack([trace.calls["name"][kernels["call"]], kernels["name"]]), axis=1, return_counts=True
+        )
+        by = Counter[str]()
+        for call, kernel, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+            own = trace.names[call].startswith("cuda") or name_of(trace, kernel).startswith("triton_")
+            by["torch_eager" if own else "jax_jit"] += count
+        layers.sort(key=lambda layer: -by[layer])
     return by_format or next(iter(layers), LOOP_LAYER)

@@ -173,6 +173,14 @@ class Tokens:
         np.add.at(self.names, submitted["call"], _mixed(submitted["name"].astype(np.int64)))
         self.names = _mixed(self.names)
 
+    def beside(self, calls: IntArray) -> IntArray:
+        """For each call the numbers of the two before it, its own and that of the next one; with the sizes of their
+        work where these come again."""
+        sizes_recur = len(np.unique(self.whole)) < 2 * len(np.unique(self.names))
+        padded = np.pad(self.whole if sizes_recur else self.names, 2)
+        found: IntArray = padded[calls[:, None] + np.arange(4)]
+        return found
+
 
 def _mixed(values: IntArray) -> IntArray:
     """A number that differs for different values: they are multiplied by a large odd constant and folded."""

@@ -16,6 +16,7 @@ FEWEST = 4  # ends of turns that count as a repetition
 # A loop within another one is the program's iteration if it does all that the outer one does, or if it turns at least
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
+MOST_AROUND = 8  # loops before one in its function that are looked at
 MOST_A_VISIT = 3  # turns of a loop, fewer of which are no iteration of the program
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
 LONGEST = 10  # times as long as a usual turn: the program did something else in between
@@ -52,7 +53,10 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
     for number, loop in enumerate(trace.loops):
         if place := PLACE.fullmatch(loop.place):
             lines.setdefault((place["file"], place["function"]), []).append((int(place["line"]), number))
-    earlier = {number: [one for at, one in each if at < line] for each in lines.values() for line, number in each}
+    around = {
+        number: [one for at, one in each[max(place - MOST_AROUND, 0) : place] if at < line]
+        for each in map(sorted, lines.values()) for place, (line, number) in enumerate(each)
+    }  # fmt: skip
     for number, loop in enumerate(trace.loops):
         rows = turns[turns["loop"] == number]
         if (loop.beneath and not beneath) or not len(submits_ns) or not len(rows):
@@ -60,7 +64,7 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
         rows = _of_one_thread(rows)
         inside = rows[(rows["at_ns"] >= submits_ns[0]) & (rows["at_ns"] <= submits_ns[-1])]
         times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
-        if not len(times_ns) or _turns_less(turns, earlier.get(number, []), rows["at_ns"]):
+        if not len(times_ns) or _turns_less(turns, around.get(number, []), rows["at_ns"]):
             continue
         turn_ns = float(np.median(times_ns))
         stretches = _stretches(inside, LONGEST * turn_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -170,7 +171,7 @@ def _naming(trace: Trace) -> str:
         return ""
     if "Python" in trace.versions:
         return "record without --no-stacks to name it"
-    return "keep PYTHONPATH as microbench sets it to name it" if trace.source.startswith("python") else ""
+    return "keep PYTHONPATH as microbench sets it to name it" if re.match(r"python[0-9.]*-", trace.source) else ""
 
 
 def without_words(diagnosis: Diagnosis, owner: str) -> str:
@@ -490,12 +491,15 @@ def _except(diagnosis: Diagnosis, graph: Graph) -> str:
     if not blockers or not _outside(graph, blockers):
         return ". The calls named below stay outside" if blockers else ""
     named = blockers[: advice.MOST_NAMED]
-    made = [one for one in named if one.why in COPIES and advice.of_target(diagnosis, one.place)]
+    made = [one for one in named if one.where == "ahead" and one.why in COPIES
+            and advice.of_target(diagnosis, one.place)]  # fmt: skip
     ahead = [blocker_words(one) for one in named if one.where == "ahead" and one not in made]
     behind = [blocker_words(one) for one in named if one.where != "ahead" and one not in made]
     kept = [f"{listed(ahead)} ahead of the replay"] * bool(ahead)
     kept += [f"{listed(behind)} behind {'it' if ahead else 'the replay'}"] * bool(behind)
-    changes = [f"Make on the GPU what {listed(list(map(blocker_words, made)))} copies, or pass it in"] * bool(made)
+    changes = [f"Make on the GPU what is copied in {listed([plain(one.place) for one in made])}, or pass it in"] * bool(
+        made
+    )
     changes += [f"Keep {', and '.join(kept)}"] * bool(kept)
     return f". {'. '.join(changes)}: a capture cannot hold {'it' if len(named) == 1 else 'them'}"
 

@@ -1,7 +1,7 @@
 """Constants of a machine that other libraries read: the figures that screens and predictions quote, by name.
 
 A crossover is a size, or a number of kernels: the smallest that was tested from which on one way is better than
-another. Infinity says that it never is.
+another (infinity: never), or the largest up to which it is (0: never).
 """
 
 import itertools

@@ -194,7 +194,7 @@ def _cases(evidence: Evidence, benchmark: str, metric: str) -> list[tuple[str, R
     targets = [str(row.params.get("function") or row.params.get("kernel") or "").rpartition(":")[2] for row in each]
     several = len(set(targets)) > 1
     return [
-        (plain(f"{target} {axes}" if several and axes else axes or target, 24), one,
+        (f"{plain(target[:24])} {plain(axes, 24)}" if several and axes else plain(axes or target, 24), one,
          {row.metric.name: row for row in every if row.case_id == one.case_id})
         for one, target, axes in zip(each, targets, map(axes_of, each), strict=True)
     ]  # fmt: skip

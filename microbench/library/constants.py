@@ -139,7 +139,7 @@ def read(name: str) -> MachineConstants | None:
         cause, step = f"{name} has schema {content['schema']}, not {SCHEMA}", "use the microbench that wrote it"
     except OSError as error:
         cause, step = f"{name} cannot be read: {error.strerror}", WRITE
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
         cause, step = f"{name} is no file of constants", WRITE
     from microbench.core.errors import RunUnreadableError
     from microbench.core.units import plain
