@@ -253,7 +253,7 @@ COMMANDS = {
 
 
 def parser(called: Sequence[str] = ()) -> typer.Typer:
-    """All commands, or only the one that is ``called``: to declare the others takes longer than to draw its screen."""
+    """The parser of all commands, or of the one that is ``called`` alone, which is made in a fraction of the time."""
     app = typer.Typer(
         name="microbench",
         help="Measure what it costs to submit work to a CUDA GPU, and what limits it.",

@@ -43,6 +43,7 @@ MOST_GRAPHS = 3
 METHODS = ("forward", "__call__", "training_step")  # which `microbench graph` cannot take from a file
 MOST_NAMED = 3  # calls that a graph cannot hold, in a sentence
 VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
+CHECKED = "torch/distributions/distribution.py Distribution."  # in the names of its methods
 CHECKS = "torch.distributions reads values to check them: validate_args=False"
 ARGUMENTS = (4, 1, 0)  # of the launches whose costs are compared, in this order
 
@@ -144,11 +145,7 @@ def _remedy(trace: Trace, blocker: Blocker) -> str:
     recording = trace.format == "microbench recording"
     names = "a recording without --no-stacks" if recording else "`microbench watch`"
     named = "" if blocker.place else f". {names[0].upper()}{names[1:]} names the lines"
-    checks = (
-        f". {CHECKS}"
-        if any("torch/distributions/distribution.py Distribution." in name for name in trace.names)
-        else ""
-    )
+    checks = f". {CHECKS}" if any(CHECKED in name for name in trace.names) else ""
     return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named + checks
 
 

@@ -95,8 +95,10 @@ class Part(NamedTuple):
 
 
 def called_from(trace: Trace) -> dict[int, int]:
-    """The calls that were asked for their line of Python, each with the place of the line's name. A wait right behind a
-    copy is of the same line: `.item()` and `.to(device)` are both."""
+    """The calls whose line of Python is known, because the recorder asked: the place of the line's name by the call's.
+
+    A wait right behind a copy has the copy's line: `.item()` and `.to(device)` make both calls.
+    """
     begins_ns, stacks = trace.calls["begin_ns"], trace.stacks
     places = np.searchsorted(begins_ns, stacks["at_ns"])
     found = np.append(begins_ns, NONE)[places] == stacks["at_ns"]

@@ -534,7 +534,8 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     launches = np.unique(work["call"][work["kind"] == WORK_KINDS.index("kernel")])
     kinds, last = by_name(trace, doing), dict[int, int]()
     found: dict[tuple[tuple[int, ...], str, str], Counter[tuple[bool, str, Where]]] = {}
-    asked, beside = called_from(trace), Tokens(trace).beside(np.arange(begin, end)).tolist()
+    asked, alike = called_from(trace), steps.likeness >= ALIKE
+    beside = [] if alike else Tokens(trace).beside(np.arange(begin, end)).tolist()
     of = {
         thread: slices(trace, thread, functions=False)
         for thread in np.unique(trace.calls["thread"][begin:end]).tolist()
@@ -554,7 +555,6 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         # same call counts for all of them, and first what calls said that were asked. If steps differ, calls are the
         # same whose neighbours are.
         step = int(np.searchsorted(steps.calls, call, side="right")) - 1
-        alike = steps.likeness >= ALIKE
         same = (step % steps.every, call - int(steps.calls[step])) if alike else tuple(beside[call - begin])
         ahead, at, behind = np.searchsorted(launches, (steps.calls[step], call, steps.calls[step + 1])).tolist()
         where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"

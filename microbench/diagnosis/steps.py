@@ -174,8 +174,8 @@ class Tokens:
         self.names = _mixed(self.names)
 
     def beside(self, calls: IntArray) -> IntArray:
-        """For each call the numbers of the two before it, its own and that of the next one; with the sizes of their
-        work where these come again."""
+        """What each call stands between: its number, those of the two calls before it, and that of the next one, as an
+        array of shape (calls, 4). The numbers include the sizes of the calls' work, unless sizes differ each time."""
         sizes_recur = len(np.unique(self.whole)) < 2 * len(np.unique(self.names))
         padded = np.pad(self.whole if sizes_recur else self.names, 2)
         found: IntArray = padded[calls[:, None] + np.arange(4)]

@@ -17,7 +17,7 @@ FEWEST = 4  # ends of turns that count as a repetition
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
 MOST_AROUND = 8  # loops before one in its function that are looked at
-MOST_A_VISIT = 3  # turns of a loop, fewer of which are no iteration of the program
+MOST_A_VISIT = 3  # a loop that turns less often, each time the program comes to it, is no iteration
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
 LONGEST = 10  # times as long as a usual turn: the program did something else in between
 USUAL = 2.0  # times a usual turn, within which a function runs that each turn calls

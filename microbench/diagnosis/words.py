@@ -491,15 +491,14 @@ def _except(diagnosis: Diagnosis, graph: Graph) -> str:
     if not blockers or not _outside(graph, blockers):
         return ". The calls named below stay outside" if blockers else ""
     named = blockers[: advice.MOST_NAMED]
-    made = [one for one in named if one.where == "ahead" and one.why in COPIES
-            and advice.of_target(diagnosis, one.place)]  # fmt: skip
+    copies = [one for one in named if one.where == "ahead" and one.why in COPIES]
+    made = [one for one in copies if advice.of_target(diagnosis, one.place)]
     ahead = [blocker_words(one) for one in named if one.where == "ahead" and one not in made]
     behind = [blocker_words(one) for one in named if one.where != "ahead" and one not in made]
     kept = [f"{listed(ahead)} ahead of the replay"] * bool(ahead)
     kept += [f"{listed(behind)} behind {'it' if ahead else 'the replay'}"] * bool(behind)
-    changes = [f"Make on the GPU what is copied in {listed([plain(one.place) for one in made])}, or pass it in"] * bool(
-        made
-    )
+    copied = listed([plain(one.place) for one in made])
+    changes = [f"Make on the GPU what is copied in {copied}, or pass it in"] * bool(made)
     changes += [f"Keep {', and '.join(kept)}"] * bool(kept)
     return f". {'. '.join(changes)}: a capture cannot hold {'it' if len(named) == 1 else 'them'}"
 

@@ -129,7 +129,7 @@ def function_parameters(what: str, axes: Mapping[str, tuple[Param, ...]], option
 
 
 def _work(options: OwnOptions, names: Mapping[str, float]) -> dict[str, str]:
-    """The parameters of a call's bytes and operations. Raises UsageError for what is no whole number."""
+    """The bytes and operations of a call, as parameters. Raises UsageError if one is no whole number."""
     given = {"bytes": options.bytes, "flop": options.flop}
     fixed = {name: text for name, text in given.items() if text is not None}
     for text in fixed.values():

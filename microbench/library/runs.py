@@ -105,16 +105,18 @@ def consistent(run: Run) -> Iterator[None]:
 
 
 def screen_of(run: Run, path: Path, name: str | None = None) -> Screen:
-    """The answer of a run on one screen; ``name`` is what the user called it, by default its path or, of the last run,
-    nothing."""
+    """The answer of a run on one screen. Its commands call the run ``name``, by default its path; the last run needs
+    no name."""
     from microbench.archive import store
     from microbench.report.sheets import view
 
     with consistent(run):
-        called = "" if name == LAST or path == store.last() else shlex.quote(str(path))
+        called = name if name != LAST else ""
+        if called is None:
+            called = "" if path == store.last() else shlex.quote(str(path))
         return view.screen(
             run,
-            name=called if name in (None, LAST) else name,
+            name=called,
             reference=is_reference(path),
             unfinished=path.suffix == store.GROWING,
             ceilings=ceilings_of(run),
@@ -232,7 +234,7 @@ def ceilings_of(run: Run) -> Evidence | None:
     """The run that gives the ceilings of a user's kernels and functions: the newest one with the memory bandwidth of
     such a GPU, or a bundled one.
 
-    None for a run in which no bytes and operations of such were given, and where no such run is known.
+    None if the user gave no bytes and no operations, or if there is no such run.
     """
     given = any({"bytes", "flop"} & {*one.case.params} for one in run.outcomes if one.case.benchmark in (STEP, KERNEL))
     if not given or run.benchmark(CEILINGS) is not None or not run.sessions:

@@ -213,7 +213,7 @@ clock_bracket = experiment(ClockBracket, SimulatedClockBracket)
 
 
 def simulated_state(machine: Machine) -> Telemetry:
-    """NVML overstates the clock while the tensor cores work."""
+    """What a query of NVML answers: a clock that is too high while the tensor cores work, as on real GPUs."""
     costs, own = machine.costs, machine.costs.compute
     now = machine.device.governor.at(machine.clock.pass_ns(machine.noise.one(own.state_ns)))
     excess_hz = own.nvml_excess_hz if now.tensor else 0.0

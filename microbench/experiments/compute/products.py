@@ -151,8 +151,10 @@ def relative_error(product: Floats, exact: Floats) -> float:
 
 
 def row_error(product: Floats, exact: Floats) -> float:
-    """The largest error of a row, of arrays of shape (VECTORS, rows), as a share of an average row's norm; infinite as
-    in ``relative_error``."""
+    """The largest error of any row, as a share of an average row's norm; infinite as in ``relative_error``.
+
+    Both arrays have the shape (VECTORS, rows).
+    """
     worst = float(np.linalg.norm(product - exact, axis=0).max())
     return _share(worst, float(np.linalg.norm(exact)) / float(np.sqrt(exact.shape[1])))
 

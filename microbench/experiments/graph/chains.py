@@ -114,7 +114,7 @@ class Shaped:
 
 
 def branch_kernel(shape: Shape, branch: int, place: int) -> int:
-    """Number of the kernel at a place of a branch."""
+    """The number of a kernel in its graph: the one at ``place`` in ``branch``."""
     return (1 if shape.joined else 0) + branch * shape.length + place
 
 
@@ -202,7 +202,7 @@ PLACES, PLACE_BYTES = 64, 65 << 10
 
 
 class KernelChain:
-    """``count`` kernels one after another that do nothing, spin for SPIN_NS, or add to a word of each thread.
+    """A chain of ``count`` kernels: they do nothing, spin for SPIN_NS, or add to a word of each thread.
 
     ``graph`` replays all of them by one call, ``stream`` launches all of them. Kernels that add share one array;
     ``alternating`` ones are of two functions in turn.

@@ -135,7 +135,7 @@ class WatchRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[Callable[[], np.ndarray]]:
-        """Record; the yielded function ends the recording and returns the kinds of its rows."""
+        """Begin a recording. The yielded function ends it and returns what kinds of rows it has."""
         early: list[str] = []
         with tempfile.TemporaryDirectory(prefix="microbench-recording-") as folder:
             try:

@@ -292,7 +292,7 @@ def play(
 
 
 class Movements(SimulatedEnds, Scoped):
-    """Movements of ``size_bytes`` on several ways at once; each way has its own stream and buffers.
+    """Movements of ``size_bytes`` that run at once, each in its own stream and with its own buffers.
 
     ``before_ns`` passes before each movement's first byte. Without ``gated`` they start as they are submitted.
     """

@@ -1,4 +1,4 @@
-"""What it costs to allocate or pin memory and to free it, how much can be allocated now, and who holds the rest."""
+"""Allocating, pinning and freeing memory: what it costs, how much is left, and who holds the rest."""
 
 import mmap
 import time

@@ -128,8 +128,10 @@ CHAINS = 4
 
 
 class BankReads:
-    """Warps of one block that read words of shared memory at a stride. Each load uses the address that the previous
-    load returned; each chain of loads goes round 32 words, and its end is compared.
+    """Warps of one block that read words of shared memory at a stride.
+
+    Each load uses the address that the previous load returned. Each chain of loads goes round 32 words, and its end is
+    compared.
 
     ``loads`` is how many loads of a warp a step of ``together`` makes.
     """

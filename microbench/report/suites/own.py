@@ -38,7 +38,7 @@ def roofline(evidence: Evidence) -> Curve | None:
 
 
 def share_of(rates: own.Rates) -> Cell:
-    """The share of the nearest ceiling that a case reaches, and that ceiling's rate."""
+    """The share that a case reaches of its nearest ceiling, and the rate of that ceiling."""
     near = rates.near
     return NOTHING if near is None else Cell(percent(near.share), f"of {quantity(near.rate, near.unit)}")
 
