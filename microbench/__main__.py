@@ -36,9 +36,11 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run()
-    finally:
-        if "duckdb" not in sys.modules:  # which reports what is left as leaks
+    except SystemExit as ended:
+        # DuckDB reports what is left as leaks; an import of it that was interrupted is not in sys.modules.
+        if not ended.code and "duckdb" not in sys.modules:
             gc.freeze()  # or Python would search everything for cycles before it ends
+        raise
 
 
 def _start_clean() -> None:

@@ -347,3 +347,24 @@ def test_many_runs_are_read_by_several_processes(tmp_path: Path, monkeypatch: py
     sources = [Source(written(tmp_path, f"run-{n}"), "c", f"n{n}", {}) for n in range(3)]
     assert store.add_all(tmp_path / "store", sources).runs == 3
     assert answer(tmp_path / "store", "SELECT count(DISTINCT node) FROM rows") == [(3,)]
+
+
+INTERRUPTED = """
+import sys
+
+class Interrupting:  # Ctrl-C in the midst of DuckDB's own imports
+    def find_spec(self, name, path=None, target=None):
+        if name == "duckdb._version":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+from microbench.__main__ import main
+main()
+"""
+
+
+def test_a_ctrl_c_while_duckdb_is_imported_ends_without_words_of_leaks(held: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, "fleet", "query", "SELECT 1", "--store", str(held)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (ExitCode.INTERRUPTED, "")
+    assert "leaked" not in ended.stderr
