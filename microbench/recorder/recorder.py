@@ -38,6 +38,25 @@ class Shared(ctypes.Structure):
     ]  # fmt: skip
 
 
+def obey(package: str, settings: dict[str, Any], tell: Any) -> None:
+    """Record as often as `microbench watch` orders it in the file "orders" of the settings, which are otherwise those of
+    ``begin``. Raises NotRecorded."""
+    library = _library(settings)
+    names = (settings["orders"], settings["folder"], _program(), settings["reasons"])
+    refused = library.microbench_obey(*map(os.fsencode, names))
+    if refused is not None:
+        raise NotRecorded(*_words(refused))
+
+    def follow() -> None:
+        while library.microbench_ordered():
+            try:
+                begin(package, settings, tell).stop_after(0)
+            except NotRecorded as error:
+                tell(error.cause, error.next_step)
+
+    start_thread(follow)
+
+
 def begin(package: str, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
     """Record from now on, because the program imports this package.
 
@@ -57,10 +76,12 @@ def begin(package: str, settings: dict[str, Any], tell: Any, held: list[Recorder
         recorder.start(package, settings)
         atexit.register(recorder.stop_at_exit)
         if "reasons" in settings:
-            start_thread(recorder.stop_after, settings["for_s"] or 0)
             several = sys.modules.get("multiprocessing.process")
             if several is not None and several.parent_process() is not None:  # a fork of it ends by os._exit
-                sys.modules["multiprocessing.util"].Finalize(None, recorder.stop_at_exit, exitpriority=LAST)
+                at_end = sys.modules["multiprocessing.util"].Finalize
+                recorder.at_end = at_end(None, recorder.stop_at_exit, exitpriority=LAST)
+            if not settings["orders"]:
+                start_thread(recorder.stop_after, settings["for_s"] or 0)
         failed.pop_all()
     return recorder
 
@@ -71,11 +92,9 @@ class Recorder:
     def __init__(self, settings: dict[str, Any], tell: Any) -> None:
         self._process = os.getpid()
         self._lock = _thread.allocate_lock()
-        self._library = ctypes.CDLL(settings["library"])
+        self._library = _library(settings)
         self._tell = self._leave if "reasons" in settings else tell
-        for name in ("begin", "end", "path"):
-            getattr(self._library, f"microbench_{name}").restype = ctypes.c_char_p
-        self._library.microbench_now_ns.restype = ctypes.c_uint64
+        self.at_end: Any = None  # what multiprocessing calls
         self._shared = Shared.in_dll(self._library, "microbench_shared")
         self._going_on = False
         self._sampler: Sampler | None = None
@@ -88,11 +107,11 @@ class Recorder:
 
     def start(self, package: str, settings: dict[str, Any]) -> None:
         """Begin. Raises NotRecorded."""
-        file, program = settings.get("file"), os.path.basename(next(iter(getattr(sys, "argv", ())), "")) or "python"
+        file = settings.get("file")
         self._going_on = True
         refused = self._library.microbench_begin(
             os.fsencode(cupti.path()), os.fsencode(settings["folder"]), None if file is None else os.fsencode(file),
-            os.fsencode(program), ctypes.c_double(settings["window_s"] or 0), ctypes.c_double(settings["every_s"] or 0),
+            os.fsencode(_program()), ctypes.c_double(settings["window_s"] or 0), ctypes.c_double(settings["every_s"] or 0),
             int(settings["whole"]), os.fsencode(settings["reasons"]) if "reasons" in settings else None,
         )  # fmt: skip
         if refused is not None:
@@ -128,6 +147,9 @@ class Recorder:
         program's own may use CUPTI afterwards."""
         self._library.microbench_wait(ctypes.c_double(seconds))
         self._stop(AFTER_A_TIME)
+        atexit.unregister(self.stop_at_exit)
+        if self.at_end is not None:
+            self.at_end.cancel()
 
     def end(self) -> None:
         """End the recording of a block: wait for the work that it submitted, and release CUPTI."""
@@ -167,6 +189,18 @@ class Recorder:
     def _leave(self, cause: str, next_step: str) -> None:
         """Leave a reason for the end of `microbench watch`, while other threads of the program run on."""
         self._library.microbench_leave_reason(os.fsencode(cause), os.fsencode(next_step))
+
+
+def _library(settings: dict[str, Any]) -> Any:
+    library = ctypes.CDLL(settings["library"])
+    for name in ("begin", "end", "path", "obey"):
+        getattr(library, f"microbench_{name}").restype = ctypes.c_char_p
+    library.microbench_now_ns.restype = ctypes.c_uint64
+    return library
+
+
+def _program() -> str:
+    return os.path.basename(next(iter(getattr(sys, "argv", ())), "")) or "python"
 
 
 def _words(reason: bytes) -> tuple[str, str]:
