@@ -13,7 +13,7 @@ from pathlib import Path
 
 from microbench.recorder.cells import CELL_BYTES, ENDING, fact
 
-ORDERS = struct.Struct("<IIi")  # the number of the order, odd while a recording is wanted; ms of its window; our process
+ORDERS = struct.Struct("<IIi")  # number of the order, odd while a recording is wanted; ms of its window; our process
 ENDED = fact("ended", 1)  # the last cell of a whole recording
 LOOK_S = 0.05
 LONGEST_END_S = 35.0  # in which a recorder ends, also where CUPTI keeps records back

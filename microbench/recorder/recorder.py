@@ -39,7 +39,7 @@ class Shared(ctypes.Structure):
 
 
 def obey(package: str, settings: dict[str, Any], tell: Any) -> None:
-    """Record as often as `microbench watch` orders it in the file "orders" of the settings, which are otherwise those of
+    """Record as often as `microbench watch` orders it in the file "orders" of the settings; the others are those of
     ``begin``. Raises NotRecorded."""
     library = _library(settings)
     names = (settings["orders"], settings["folder"], _program(), settings["reasons"])
@@ -107,11 +107,11 @@ class Recorder:
 
     def start(self, package: str, settings: dict[str, Any]) -> None:
         """Begin. Raises NotRecorded."""
-        file = settings.get("file")
+        file, window_s, every_s = settings.get("file"), settings["window_s"] or 0, settings["every_s"] or 0
         self._going_on = True
         refused = self._library.microbench_begin(
             os.fsencode(cupti.path()), os.fsencode(settings["folder"]), None if file is None else os.fsencode(file),
-            os.fsencode(_program()), ctypes.c_double(settings["window_s"] or 0), ctypes.c_double(settings["every_s"] or 0),
+            os.fsencode(_program()), ctypes.c_double(window_s), ctypes.c_double(every_s),
             int(settings["whole"]), os.fsencode(settings["reasons"]) if "reasons" in settings else None,
         )  # fmt: skip
         if refused is not None:
