@@ -244,6 +244,7 @@ static const struct {
 static uint32_t obeyed;
 static int kept_file = -1;
 #define NEVER_S 1e9
+#define FORGOTTEN_S 60.0 /* beyond twice its window an ordered recording ends by itself */
 
 /* What microbench_end is called for. */
 enum { AT_EXIT, AFTER_A_TIME, AFTER_A_BLOCK, AFTER_A_FAILURE };
@@ -1172,8 +1173,10 @@ static bool watch_has_ended(void) {
 EXPORTED void microbench_wait(double seconds) {
     unsigned number = generation;
     struct timespec began = {0}, now;
+    uint64_t begun_ns = monotonic_ns();
     while (!over(number) && (!orders || orders->order == obeyed)) {
         if (watch_has_ended()) return;
+        if (orders && monotonic_ns() - begun_ns > (2 * window_s + FORGOTTEN_S) * 1e9) break;
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (seconds > 0 && launched && !began.tv_sec) began = now;
         if (began.tv_sec && (now.tv_sec - began.tv_sec) + (now.tv_nsec - began.tv_nsec) / 1e9 >= seconds) break;
@@ -1181,9 +1184,10 @@ EXPORTED void microbench_wait(double seconds) {
     }
     pthread_mutex_lock(&turns);
     if (number == generation) last_window = true;
+    bool in_a_window = microbench_shared.window_open;
     pthread_mutex_unlock(&turns);
     if (!end_window(number)) return;
-    doze(BEHIND_S);
+    if (in_a_window) doze(BEHIND_S);
     /* CUPTI keeps records back while others in their buffer are not complete, as those of XLA's graphs are until the
      * exit of the process (H200, CUPTI 13.0). */
     for (int looks = 0; looks < LATE_LOOKS && finished < launched && !over(number); looks++) {

@@ -14,7 +14,7 @@ from microbench.fleet.changes import LEAST_CAMPAIGNS, bar, changes, places, scat
 from microbench.service.windows import Window
 
 LEAST_TIMES = 1.1  # changes of a step that are told
-MOST_KEPT = 256  # windows
+MOST_KEPT = 96  # windows
 WORK = "work on the GPU"
 
 

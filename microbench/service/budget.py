@@ -15,8 +15,8 @@ ASSUMED_BEHIND = 0.1
 STEPS, SHORTEST_S, LONGEST_S, BEHIND = 20, 0.5, 8.0, 0.5
 LEAST_BETWEEN_S = 10.0  # a diagnosis takes a second of another processor
 MOST_BETWEEN_S = 3600.0  # a budget that allows fewer recordings cannot be kept
-SURE = 2.0  # standard deviations
-ENDING_S = 1.0  # behind the pause, in which CUPTI hands over what it has
+SURE = 2.8  # standard deviations: 95 % of Student's t with four degrees of freedom
+FEW = 5  # recordings
 
 
 class Budget:
@@ -38,7 +38,7 @@ class Budget:
         """Take a recording of that length, of several processes or of none that used the GPU."""
         if not windows:
             return
-        self._lengths.append((window_s, pause_s + ENDING_S))
+        self._lengths.append((window_s, pause_s))
         if known := [one for one in windows if one.lost is not None]:
             worst = max(known, key=lambda one: one.lost or 0.0)
             self._lost.append(worst.lost or 0.0)
@@ -56,9 +56,9 @@ class Budget:
         return self.lost_s() / max(now_s - self._began_s, 1e-9)
 
     def _share(self) -> float:
-        """The share of a window that is lost, in the mean; one recording alone may be off by all of what is assumed."""
+        """The share of a window that is lost, in the mean; a few recordings may be off by all of what is assumed."""
         count = len(self._lost)
-        if count < 2:
+        if count < FEW:
             return max(ASSUMED, *self._lost, 0.0)
         error = float(np.std(self._lost, ddof=1)) / math.sqrt(count)
         return min(float(np.mean(self._lost)) + SURE * error, 1.0)
@@ -66,7 +66,7 @@ class Budget:
     def next_s(self, last_s: float) -> float | None:
         """When the next recording may begin, if the last one ended then; None if it cannot be paid for within
         MOST_BETWEEN_S. Before it ends, all of them have to be paid for."""
-        more_s = self.window_s * self._share() + (self.pause_s + ENDING_S) * self._behind
+        more_s = self.window_s * self._share() + self.pause_s * self._behind
         due_s = self._began_s + (self.lost_s() + more_s) / self.share
         if more_s / self.share > MOST_BETWEEN_S:
             return None

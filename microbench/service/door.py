@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench.core.errors import UsageError
+from microbench.core.units import wall
 
 MOST_BYTES = 1 << 16  # of a request or an answer
 MOST_GUESTS = 8
@@ -46,8 +47,11 @@ class Door:
 
     def __init__(self, record: Callable[[float], Mapping[str, Any]]) -> None:
         self._record = record
-        self._path = run_folder() / f"{os.getpid()}.sock"
-        self._path.unlink(missing_ok=True)  # of a process that was killed and had this number
+        folder = run_folder()
+        self._path = folder / f"{os.getpid()}.sock"
+        for path in folder.glob("*.sock"):  # of a process that was killed
+            if path == self._path or not Path(f"/proc/{path.stem}").exists():
+                path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
@@ -132,6 +136,8 @@ def _asked(line: bytes) -> float:
 def ask(process: int, for_s: float) -> dict[str, Any]:
     """Have the `microbench watch` that runs a process record all its processes for some seconds, and give its answer.
     Raises UsageError."""
+    if not LEAST_S <= for_s <= LONGEST_S:
+        raise UsageError(f"--for {wall(for_s)} is too short or too long to attach", "--for 5s, of 0.05s to 600s")
     folder = run_folder()
     for watch in _with_parents(process):
         path = folder / f"{watch}.sock"

@@ -6,17 +6,13 @@ import bisect
 from collections import Counter
 from collections.abc import Iterator
 
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.samples import Exemplar
+
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
 from microbench.service.windows import Window
-
-try:
-    from prometheus_client import CollectorRegistry, start_http_server
-    from prometheus_client.core import Metric
-    from prometheus_client.samples import Exemplar
-except ImportError as error:
-    missing = f"prometheus_client cannot be imported: {plain(error)}"
-    raise UsageError(missing, "pip install prometheus-client") from None
 
 STEPS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 MOST_OWNERS = 10  # of a window

@@ -121,7 +121,7 @@ class Service:
             self._tidy()
             if self._metrics is not None:
                 self._metrics.keep({path.stem for path in self.now.glob(f"*{ENDING}")}, self.lost)
-            if request is not None:
+            if request is not None and not self._ended.is_set():
                 files = [str(path.absolute()) for path in found if path.exists()]
                 request.answer.put({"files": files, "processes": len(list(self.now.glob(f"*{ENDING}")))})
 
