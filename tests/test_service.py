@@ -355,7 +355,7 @@ def test_a_dormant_program_is_recorded_when_somebody_asks(place: Place, tmp_path
         _, subscribed, _, threads = said.split()
         assert (subscribed, int(threads) <= 4) == ("0", True), said  # itself, CUPTI's two, and the one that sleeps
         assert "recorded: 2 windows" in errors
-        assert sorted(path.suffix for path in (tmp_path / "kept").iterdir()) == [".rows", ".rows"]
+        assert sorted(path.suffix for path in (tmp_path / "kept").iterdir()) == [".jsonl", ".rows", ".rows"]
         assert not list((tmp_path / "microbench").iterdir())
         assert "ended" in watched.attach().stderr or "no microbench watch" in watched.attach().stderr
 
