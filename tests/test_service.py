@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import msgspec
 import pytest
 from command_line import call
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from watched import Place
+from watched import NotPython, Place
 
 from microbench.core.errors import ExitCode, UsageError
 from microbench.fleet.windows import Window
@@ -301,18 +301,24 @@ sys.exit(7)
 """
 
 
+PYTHON = (sys.executable, "program.py")
+
+
 class Watched:
     """A program under microbench watch, and its process."""
 
-    def __init__(self, place: Place, folder: Path, *options: str) -> None:
+    def __init__(
+        self, place: Place, folder: Path, *options: str, command: Sequence[str] = PYTHON, **variables: str
+    ) -> None:
         (folder / "program.py").write_text(SERVING)
         watch = [sys.executable, "-m", "microbench", "watch", *options, "-o", "kept", "--"]
         self.variables = {**place.environment(), "XDG_RUNTIME_DIR": str(folder), "XDG_DATA_HOME": str(folder)}
         self.variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parent.parent}"
+        self.variables |= variables
         self.folder = folder
         with (folder / "errors").open("w") as errors:
             self.watch = subprocess.Popen(
-                [*watch, sys.executable, "program.py"], cwd=folder, env=self.variables, stdout=subprocess.PIPE,
+                [*watch, *command], cwd=folder, env=self.variables, stdout=subprocess.PIPE,
                 stderr=errors, text=True,
             )  # fmt: skip
         assert self.watch.stdout is not None
@@ -358,6 +364,20 @@ def test_a_dormant_program_is_recorded_when_somebody_asks(place: Place, tmp_path
         assert sorted(path.suffix for path in (tmp_path / "kept").iterdir()) == [".jsonl", ".rows", ".rows"]
         assert not list((tmp_path / "microbench").iterdir())
         assert "ended" in watched.attach().stderr or "no microbench watch" in watched.attach().stderr
+
+
+def test_a_program_that_is_not_python_is_recorded_as_often_as_somebody_asks(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    other = NotPython(Place(tmp_path / "c"))
+    command = ("sh", "-c", f"echo $$ 0; exec {other.program} init paced 100000")
+    with Watched(place, tmp_path, "--dormant", command=command, **other.variables) as watched:
+        for number in (1, 2, 3):
+            asked = watched.attach("--for", "0.3s")
+            assert asked.returncode == 0, asked.stderr
+            assert f"{number:06}.rows" in asked.stderr
+            assert "each of 20 kernels" in asked.stderr
+        assert len(os.listdir(f"/proc/{watched.pid}/task")) <= 4
+        assert watched.end()[0] == -signal.SIGTERM
 
 
 def test_a_killed_watch_leaves_the_program_unharmed(place: Place, tmp_path: Path) -> None:
