@@ -42,19 +42,19 @@ LINES = {
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
     "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
-    "gpu": 8386,
+    "gpu": 8390,
     "meter": 951,
-    "experiments": 9933,  # async functions and generators are run; compilers have bounded memory; large outputs
+    "experiments": 9939,  # async functions and generators are run; compilers have bounded memory; large outputs
     "benchmarks": 4764,  # rates of functions
     "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
-    "model": 3958,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6339,  # functions are compared with ceilings as kernels are; constants for other libraries
+    "model": 3999,  # rates of many small copies; calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
+    "explain": 6379,  # many small copies; functions are compared with ceilings as kernels are; constants for other libraries
     "archive": 1859,
     "traces": 3400,
-    "diagnosis": 6962,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
+    "diagnosis": 7066,  # many small copies; counts, what changed; the largest kernels; what to record anew, as commands; who pauses
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8069,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8100,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
     "library": 2351,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
     "cli": 2545,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants

@@ -7,6 +7,7 @@ from microbench.analysis.stats import Row
 from microbench.core.units import about_size, counted, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 from microbench.explain.constants import crossovers
+from microbench.model.constants import BATCHED
 
 WIDE = 0.25  # the error at one size above which a fit counts as poor
 TAKES_TURNS = 0.65  # as a share of both directions alone; below it they do not overlap
@@ -137,13 +138,6 @@ def chunks(evidence: Evidence) -> Finding | None:
     return said(title, text, advice, rows=(*step, *(plain or ())))
 
 
-# Other ways than a copy for each piece, how to have them, and their names in constants.
-BATCHED = {
-    "gather": ("one gathering kernel", "a kernel that gathers them from pinned memory", "gathered"),
-    "batched": ("one batched call", "one cudaMemcpyBatchAsync (CUDA 12.8 or newer)", "batched"),
-}
-
-
 @rule(
     "link.batch", f"advice where one call or kernel for all pieces saves over {round_percent(WORTH)} of a loop's time"
 )
@@ -168,8 +162,8 @@ def batch(evidence: Evidence) -> Finding | None:
             beats.append(f"{name} {where}")
     text = f"Faster than a copy for each piece: {'; '.join(beats)}."
     counts = {case[1]: gain > 1 for case, gain in gains.items() if case[::2] == best[::2]}
-    if len(counts) > 1:
-        loses = max((pieces for pieces, faster in counts.items() if not faster), default=0)
+    loses = max((pieces for pieces, faster in counts.items() if not faster), default=0)
+    if len(counts) > 1 and loses < max(counts):
         fewest = min(pieces for pieces in counts if pieces > loses)
         text += f" For pieces of {size(piece_bytes)} {BATCHED[way][0]} is from {fewest} pieces on."
     pays = [how for other, (_, how, _) in BATCHED.items() if 1 - 1 / gains.get((other, *best[1:]), 1.0) > WORTH]

@@ -7,7 +7,8 @@ from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
 from microbench.explain.link_paths import SWITCH_ROUND_TRIP_S, DevicePath, device_paths, is_network, modelled
-from microbench.explain.link_rules import BATCHED, reasons_named
+from microbench.explain.link_rules import reasons_named
+from microbench.model.constants import BATCHED
 from microbench.report.curves import size_ticks, ticks
 from microbench.report.document import (
     SERIES_TONES,
