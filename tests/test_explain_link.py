@@ -170,13 +170,13 @@ def test_pairs_are_measured_refused_or_failed() -> None:
 
 
 def test_many_small_copies_are_faster_where_constants_say_so() -> None:
-    """On this H100 one call loses at 16 KiB and wins again beyond; there one piece more or less decides nothing."""
+    """On this H100 one call loses at 16 KiB and wins again beyond."""
     run = with_batches(without("link_batch"), measured_batches("H100"))
     found, known = findings(run)["link.batch"], {one.name: one.constant.value for one in constants(evidence(run))}
     assert (known["link.h2d_gathered_up_to.1024"], known["link.h2d_batched_up_to.1024"]) == (256 << 10, 4 << 10)
     assert "one gathering kernel at every tested size" in found.text
     assert "one batched call up to 4 KiB and at 28 KiB, 64 KiB and 256 KiB" in found.text
-    assert "For pieces of 1 KiB one gathering kernel is from 16 pieces on" in found.text
+    assert "With pieces of 1 KiB, one gathering kernel is faster from 16 pieces on" in found.text
     few = scaled("link_batch", "bandwidth", 0.1, run, way="gather", piece_bytes=1024, pieces_copied=16)
     assert "from 256 pieces on" in findings(few)["link.batch"].text
     assert {row.split("[")[0] for row in found.rests_on} == {"link_batch"}

@@ -48,11 +48,11 @@ LINES = {
     "benchmarks": 4764,  # rates of functions
     "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
-    "model": 3999,  # rates of many small copies; calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6379,  # many small copies; functions are compared with ceilings as kernels are; constants for other libraries
+    "model": 3999,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
+    "explain": 6379,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3400,
-    "diagnosis": 7066,  # many small copies; counts, what changed; the largest kernels; what to record anew, as commands; who pauses
+    "diagnosis": 7066,  # counts, what changed; largest kernels; what to record anew; who pauses; many small copies
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8100,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON

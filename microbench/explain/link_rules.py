@@ -165,7 +165,7 @@ def batch(evidence: Evidence) -> Finding | None:
     loses = max((pieces for pieces, faster in counts.items() if not faster), default=0)
     if len(counts) > 1 and loses < max(counts):
         fewest = min(pieces for pieces in counts if pieces > loses)
-        text += f" For pieces of {size(piece_bytes)} {BATCHED[way][0]} is from {fewest} pieces on."
+        text += f" With pieces of {size(piece_bytes)}, {BATCHED[way][0]} is faster from {fewest} pieces on."
     pays = [how for other, (_, how, _) in BATCHED.items() if 1 - 1 / gains.get((other, *best[1:]), 1.0) > WORTH]
     limit, rate = evidence.ceiling(by_case[best]), quantity(by_case[best].value, "B/s")
     title = f"{count} pieces of {size(piece_bytes)} reach {rate} by {BATCHED[way][0]}"
