@@ -2,8 +2,9 @@
  *
  * A Python program loads it at its first import of a GPU package, and drives it by the functions microbench_*: see
  * recorder.py. CUDA's driver loads it into any other program within cuInit, because CUDA_INJECTION64_PATH names it, and
- * calls InitializeInjection. CUPTI's threads write kernels, copies and memsets; calls, waits and events are written by a
- * callback in the program's own threads. Nothing here knows of Python or takes its lock.
+ * calls InitializeInjection. If that program is Python after all, recorder.py joins. CUPTI's threads write kernels,
+ * copies and memsets; calls, waits and events are written by a callback in the program's own threads. What records takes
+ * no lock of Python.
  *
  * It needs no header of CUDA. Whatever fails, the program runs on, and the reason is left for the end of microbench.
  */
@@ -223,9 +224,10 @@ static double window_s, every_s;      /* of the settings; 0 where windows grow *
 
 /* What Python shares: the thread that launched first; whether a window is open; what it shall call microbench_switch
  * for, at the end of a turn of a loop; whether it can do so; and whether it answers which line calls. Then the call that
- * asks: its state (NOBODY to ANSWERED), whether its thread turned out to run no Python, this thread, and its begin. */
+ * asks: its state (NOBODY to ANSWERED), and whether its thread turned out to run no Python. Then whether Python ends the
+ * recording after its time; and of the call that asks its thread and its begin. */
 EXPORTED struct {
-    _Atomic uint32_t first_thread, window_open, wanted, can_switch, answers, asks, no_python, unused;
+    _Atomic uint32_t first_thread, window_open, wanted, can_switch, answers, asks, no_python, ends_it;
     _Atomic uint64_t thread, at_ns;
 } microbench_shared;
 enum { NOBODY, ABOUT_TO_ASK, ASKS, LOOKED_AT, ANSWERED };
@@ -1167,7 +1169,7 @@ EXPORTED int microbench_take_process(void) {
     return !atomic_exchange(&taken, 1);
 }
 
-/* Programs that are not Python. */
+/* Programs that CUDA's driver loads this into. */
 
 static double ends_after_s; /* the first kernel */
 
@@ -1193,8 +1195,92 @@ static void stop_at_exit(void) {
 /* End the recording while the program runs on, which may outlive `microbench watch`. Its own profiler may then have CUPTI. */
 static void *stop_after(void *unused) {
     microbench_wait(ends_after_s);
-    stop(AFTER_A_TIME);
+    if (!microbench_shared.ends_it) stop(AFTER_A_TIME);
     return unused;
+}
+
+/* Python, where it did not load this itself: its variables or options have hidden the sitecustomize.py that does so. */
+
+static struct {
+    const char *(*version)(void);
+    int (*is_initialized)(void);
+    int (*add_pending_call)(int (*)(void *), void *);
+    void *(*add_module)(const char *);
+    void *(*build_value)(const char *, ...);
+    void *(*compile)(const char *, const char *, int);
+    void *(*evaluate)(void *, void *, void *);
+    void *(*get_item)(void *, const char *);
+    void (*let_go)(void *);
+    void (*clear_error)(void);
+} python;
+
+static const struct {
+    const char *name;
+    void *place;
+} PYTHONS[] = {
+    {"Py_GetVersion", &python.version},
+    {"Py_IsInitialized", &python.is_initialized},
+    {"Py_AddPendingCall", &python.add_pending_call},
+    {"PyImport_AddModule", &python.add_module},
+    {"Py_BuildValue", &python.build_value},
+    {"Py_CompileString", &python.compile},
+    {"PyEval_EvalCode", &python.evaluate},
+    {"PyDict_GetItemString", &python.get_item},
+    {"Py_DecRef", &python.let_go},
+    {"PyErr_Clear", &python.clear_error},
+};
+
+/* Runs sitecustomize.py. Only an exception of a handler of a signal gets out of it. */
+static const char JOIN[] =
+    "try:\n"
+    "    with open(__file__, 'rb') as file:\n"
+    "        code = compile(file.read(), '<microbench>/sitecustomize.py', 'exec')\n"
+    "except Exception:\n"
+    "    pass\n"
+    "else:\n"
+    "    exec(code)\n";
+enum { FIRST_MINOR = 9, FILE_INPUT = 257 };
+enum { NOT_ASKED, ASKED, JOINED };
+static atomic_int joining;
+static char python_half[MOST_PATH]; /* the path of sitecustomize.py */
+
+/* Python calls this in its main thread, between two of its instructions. Its exception becomes one of the program. */
+static int join(void *about) {
+    int state = JOINED, raised = 0;
+    if (!over((unsigned)(uintptr_t)about) && getpid() == process) {
+        void *builtins = python.add_module("builtins"), *code = python.compile(JOIN, "<microbench>/recorder.c", FILE_INPUT);
+        void *names = !builtins || !code ? NULL : python.build_value(
+            "{sOssss}", "__builtins__", builtins, "__name__", "microbench", "__file__", python_half);
+        void *result = names ? python.evaluate(code, names, names) : NULL;
+        if (!names) python.clear_error();
+        else if (!result) raised = -1;
+        else if (python.get_item(names, "later")) state = NOT_ASKED;
+        python.let_go(result), python.let_go(names), python.let_go(code);
+    }
+    joining = state;
+    return raised;
+}
+
+/* Ask Python to join, and again where it is too early. */
+static void *ask_python(void *about) {
+    for (; joining != JOINED && !over((unsigned)(uintptr_t)about) && python.is_initialized(); doze(LOOK_S))
+        if (joining == NOT_ASKED) {
+            joining = ASKED;
+            if (python.add_pending_call(join, about)) joining = NOT_ASKED;
+        }
+    return NULL;
+}
+
+/* Whether this process is a Python that can join. */
+static bool is_python(void) {
+    keep(python_half, getenv("MICROBENCH_WATCH_PYTHON"));
+    for (size_t place = 0; place < COUNT(PYTHONS); place++) {
+        void *function = dlsym(RTLD_DEFAULT, PYTHONS[place].name);
+        memcpy(PYTHONS[place].place, &function, sizeof function);
+        if (!function) return false;
+    }
+    const char *version = python.version();
+    return *python_half && python.is_initialized() && !strncmp(version, "3.", 2) && atoi(version + 2) >= FIRST_MINOR;
 }
 
 /* CUDA's driver calls this within cuInit. */
@@ -1208,6 +1294,9 @@ EXPORTED int InitializeInjection(void) {
             seconds_of("MICROBENCH_WATCH_EVERY_MS"), whole && *whole, getenv("MICROBENCH_WATCH_REASONS")))
         leave_reason();
     else if (atexit(stop_at_exit)) microbench_end(AFTER_A_FAILURE);
-    else start_thread(stop_after, NULL);
+    else {
+        start_thread(stop_after, NULL);
+        if (is_python()) start_thread(ask_python, (void *)(uintptr_t)generation);
+    }
     return 1;
 }

@@ -33,13 +33,13 @@ class Shared(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("first_thread", "window_open", "wanted", "can_switch")),
-        *((name, ctypes.c_uint32) for name in ("answers", "asks", "no_python", "unused")),
+        *((name, ctypes.c_uint32) for name in ("answers", "asks", "no_python", "ends_it")),
         ("thread", ctypes.c_uint64), ("at_ns", ctypes.c_uint64),
     ]  # fmt: skip
 
 
-def begin(package: str, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
-    """Record from now on, because the program imports this package.
+def begin(package: str | None, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
+    """Record from now on, because the program imports this package; with None the library does so already.
 
     ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "library" the file of
     the compiled recorder.c, "for_s" the time after its first work on the GPU at which the recording ends, or None. With
@@ -61,6 +61,7 @@ def begin(package: str, settings: dict[str, Any], tell: Any, held: list[Recorder
             several = sys.modules.get("multiprocessing.process")
             if several is not None and several.parent_process() is not None:  # a fork of it ends by os._exit
                 sys.modules["multiprocessing.util"].Finalize(None, recorder.stop_at_exit, exitpriority=LAST)
+            recorder.shared.ends_it = 1
         failed.pop_all()
     return recorder
 
@@ -76,21 +77,21 @@ class Recorder:
         for name in ("begin", "end", "path"):
             getattr(self._library, f"microbench_{name}").restype = ctypes.c_char_p
         self._library.microbench_now_ns.restype = ctypes.c_uint64
-        self._shared = Shared.in_dll(self._library, "microbench_shared")
-        self._going_on = False
+        self.shared = Shared.in_dll(self._library, "microbench_shared")
+        self._going_on = self._joins = False
         self._sampler: Sampler | None = None
-        self._loops = Loops(self._take, self._ahead_ns, self._shared, self._library.microbench_switch)
+        self._loops = Loops(self._take, self._ahead_ns, self.shared, self._library.microbench_switch)
 
     @property
     def path(self) -> str:
         """The file of the recording."""
         return os.fsdecode(self._library.microbench_path())
 
-    def start(self, package: str, settings: dict[str, Any]) -> None:
-        """Begin. Raises NotRecorded."""
+    def start(self, package: str | None, settings: dict[str, Any]) -> None:
+        """Begin, or join without a package. Raises NotRecorded."""
         file, program = settings.get("file"), os.path.basename(next(iter(getattr(sys, "argv", ())), "")) or "python"
-        self._going_on = True
-        refused = self._library.microbench_begin(
+        self._going_on, self._joins = True, package is None
+        refused = None if self._joins else self._library.microbench_begin(
             os.fsencode(cupti.path()), os.fsencode(settings["folder"]), None if file is None else os.fsencode(file),
             os.fsencode(program), ctypes.c_double(settings["window_s"] or 0), ctypes.c_double(settings["every_s"] or 0),
             int(settings["whole"]), os.fsencode(settings["reasons"]) if "reasons" in settings else None,
@@ -98,13 +99,15 @@ class Recorder:
         if refused is not None:
             self._going_on = False
             raise NotRecorded(*_words(refused))
-        facts: dict[str, object] = {"python": ".".join(map(str, sys.version_info[:3])), "package": package}
+        facts: dict[str, object] = {"python": ".".join(map(str, sys.version_info[:3])), **_versions()}
+        if package is not None:
+            facts["package"] = package
         if settings["stacks"]:
             facts["main_thread"] = main_thread = _main_thread()
             asked = self._library.microbench_asked
             asked.argtypes = [ctypes.c_double]
             answer = ctypes.PyDLL(settings["library"]).microbench_answer  # which keeps Python's lock
-            self._sampler = Sampler(self._take, self._ahead_ns, self._shared, main_thread, asked, answer)
+            self._sampler = Sampler(self._take, self._ahead_ns, self.shared, main_thread, asked, answer)
             self._sampler.begin()
         self._take(_cells(facts))
         start_thread(self._loops.run)
@@ -140,7 +143,7 @@ class Recorder:
             self._stop(AT_EXIT)
 
     def abandon(self) -> None:
-        """Give CUPTI back after a failed start, and remove the file."""
+        """Give CUPTI back after a failed start, and remove the file; what Python did not join goes on."""
         self._stop(AFTER_A_FAILURE)
 
     def _stop(self, why: int) -> None:
@@ -155,10 +158,10 @@ class Recorder:
                 if self._sampler is not None:
                     self._sampler.finish()
                 self._loops.finish()
-                versions = {f"version.{name}": getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
-                self._take(_cells({name: version for name, version in versions.items() if version is not None}))
+                self._take(_cells(_versions()))
             finally:  # also after a Ctrl-C
-                early = self._library.microbench_end(why)
+                goes_on = self._joins and why == AFTER_A_FAILURE  # without Python
+                early = None if goes_on else self._library.microbench_end(why)
             if early is not None:  # told before another thread that waits here may end the process
                 self._tell(*_words(early))
             if self._sampler is not None and self._sampler.impossible:
@@ -173,6 +176,12 @@ def _words(reason: bytes) -> tuple[str, str]:
     """A cause and a next step, as the library says them."""
     cause, _, next_step = os.fsdecode(reason).rpartition("\n")
     return cause, next_step
+
+
+def _versions() -> dict[str, object]:
+    """The versions of the GPU packages that are imported by now."""
+    versions = {f"version.{name}": getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def _cells(facts: dict[str, object]) -> bytes:
