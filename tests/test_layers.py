@@ -41,7 +41,7 @@ LINES = {
     "core": 1517,  # async functions and generators are run
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
-    "recorder": 1625,  # opens no file while a program runs; times without a processor or the lock; signals once
+    "recorder": 1649,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
     "gpu": 8386,
     "meter": 951,
     "experiments": 9933,  # async functions and generators are run; compilers have bounded memory; large outputs
@@ -52,7 +52,7 @@ LINES = {
     "explain": 6339,  # functions are compared with ceilings as kernels are; constants for other libraries
     "archive": 1859,
     "traces": 3400,
-    "diagnosis": 6962,  # counts, what changed; the largest kernels; what to record anew, as commands; who pauses
+    "diagnosis": 6998,  # counts, what changed; the largest kernels; what to record anew, as commands; a lost window
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8069,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON

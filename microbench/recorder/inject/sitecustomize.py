@@ -63,8 +63,8 @@ class _FirstImport:
 
 
 def _begin(package):
-    """Record this process; if that is impossible, leave the reason for the end of the watched program. Without a package
-    the library records it already, and Python joins."""
+    """Record this process, or join if the library does so already and there is no package. If that is impossible, leave
+    the reason for the end of the watched program."""
     reasons = os.environ.get(REASONS)
     if not reasons:  # the program has changed the variables
         return
@@ -91,7 +91,7 @@ def _begin(package):
         import importlib.machinery
         import importlib.util
 
-        if package is not None and not _taken(library):
+        if package and not _taken(library):
             return
 
         class Loader(importlib.machinery.SourceFileLoader):
@@ -111,8 +111,8 @@ def _begin(package):
             sys.path_importer_cache.pop(room, None)
         recorder.begin(package, settings, tell)
     except Exception as error:  # noqa: BLE001  (the program matters more than its recording, whatever goes wrong)
-        what = (str(error) or type(error).__name__).splitlines()[0]
-        tell(what if package is not None else "lines of Python, because " + what, getattr(error, "next_step", "please report this, with the program that was watched"))
+        what = ("" if package else "lines of Python, because ") + (str(error) or type(error).__name__)
+        tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))
 
 
 def _unseen(code):
@@ -150,7 +150,7 @@ def _imports_library():
     """Whether a module of Python's own library, which _begin may need whole, is only half imported now."""
     library = os.path.join(os.path.dirname(os.__file__), "")
     specs = [vars(one).get("__spec__") for one in list(sys.modules.values()) if type(one) is type(sys)]
-    origins = [str(one.origin) for one in specs if getattr(one, "_initializing", False)]
+    origins = [str(getattr(one, "origin", "")) for one in specs if getattr(one, "_initializing", False)]
     return any(origin.startswith(library) and "-packages" not in origin for origin in origins)
 
 
