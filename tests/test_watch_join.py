@@ -8,16 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_diagnose import costs
 from test_watch_injection import facts_of
 from test_watch_job import python as python_of
 from test_watch_loops import new_python
 from test_watch_stacks import ABSENT, SLEEPING, idle_of
 from watched import CELLS_OF_A_STEP, NotPython, Place, Recorded, cells_of
 
-from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.steps import find_steps
-from microbench.diagnosis.words import findings
 from microbench.recorder.program import WHOLE, How
 
 STACKS = How(stacks=True, whole=True)
@@ -126,14 +123,12 @@ def test_a_thread(other: NotPython, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_main_thread_that_waits_joins_when_it_goes_on(other: NotPython, tmp_path: Path) -> None:
-    """What was seen in the last moment says nothing of the time before."""
     text = f"import threading\ndef work():\n    {START}    train(30)\n"
     done = recorded(other, tmp_path, f"{text}thread = threading.Thread(target=work)\nthread.start()\nthread.join()")
     assert (done.code, done.errors, done.reasons) == (0, "", [])
     (trace,) = done.traces
     assert cells_of(trace) == 30 * CELLS_OF_A_STEP
     assert "Python" in trace.versions
-    assert "diagnose.processor" not in {one.rule for one in findings(diagnose(trace, costs()))}
 
 
 def test_a_half_imported_module_of_the_library_is_waited_for(other: NotPython, tmp_path: Path) -> None:

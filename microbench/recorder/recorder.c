@@ -159,10 +159,12 @@ static struct {
     int (*get_stream_id)(void *, void *, uint8_t, uint32_t *);
 } cupti;
 
-static const struct {
+typedef struct {
     const char *name;
     void *place;
-} FUNCTIONS[] = {
+} Wanted;
+
+static const Wanted FUNCTIONS[] = {
     {"cuptiGetVersion", &cupti.get_version},
     {"cuptiGetResultString", &cupti.get_result_string},
     {"cuptiGetTimestamp", &cupti.get_timestamp},
@@ -810,18 +812,24 @@ static void *load_cupti(void) {
     return library || !found || !*found ? library : dlopen(found, RTLD_NOW | RTLD_LOCAL);
 }
 
+/* Find functions of a library. Returns the name of one that it lacks, or NULL. */
+static const char *find(void *library, const Wanted *wanted, size_t count) {
+    for (const Wanted *one = wanted; one < wanted + count; one++) {
+        void *function = dlsym(library, one->name);
+        if (!function) return one->name;
+        memcpy(one->place, &function, sizeof function);
+    }
+    return NULL;
+}
+
 static bool load_functions(const char *given) {
     void *library = given ? dlopen(given, RTLD_NOW | RTLD_LOCAL) : load_cupti();
     if (!library && given) return refuse("install CUPTI of CUDA 12 or 13", "CUPTI cannot be loaded: %s", dlerror());
     if (!library)
         return refuse("install the CUDA toolkit, or name its folder by CUDA_HOME",
                       "no libcupti.so.12 or .13 is found for %s", program_invocation_short_name);
-    for (size_t place = 0; place < COUNT(FUNCTIONS); place++) {
-        void *function = dlsym(library, FUNCTIONS[place].name);
-        memcpy(FUNCTIONS[place].place, &function, sizeof function);
-        if (!function) return refuse("install CUPTI of CUDA 12 or 13", "CUPTI has no %s", FUNCTIONS[place].name);
-    }
-    return true;
+    const char *lacked = find(library, FUNCTIONS, COUNT(FUNCTIONS));
+    return !lacked || refuse("install CUPTI of CUDA 12 or 13", "CUPTI has no %s", lacked);
 }
 
 static bool succeeded(int status, const char *call) {
@@ -1214,10 +1222,7 @@ static struct {
     void (*clear_error)(void);
 } python;
 
-static const struct {
-    const char *name;
-    void *place;
-} PYTHONS[] = {
+static const Wanted PYTHONS[] = {
     {"Py_GetVersion", &python.version},
     {"Py_IsInitialized", &python.is_initialized},
     {"Py_AddPendingCall", &python.add_pending_call},
@@ -1230,15 +1235,14 @@ static const struct {
     {"PyErr_Clear", &python.clear_error},
 };
 
-/* Runs sitecustomize.py. Only an exception of a handler of a signal gets out of it. */
+/* Runs sitecustomize.py. What gets out of it is a Ctrl-C of the program. */
 static const char JOIN[] =
     "try:\n"
     "    with open(__file__, 'rb') as file:\n"
     "        code = compile(file.read(), '<microbench>/sitecustomize.py', 'exec')\n"
+    "    exec(code)\n"
     "except Exception:\n"
-    "    pass\n"
-    "else:\n"
-    "    exec(code)\n";
+    "    pass\n";
 enum { FIRST_MINOR = 9, FILE_INPUT = 257 };
 enum { NOT_ASKED, ASKED, JOINED };
 static atomic_int joining;
@@ -1274,13 +1278,8 @@ static void *ask_python(void *about) {
 /* Whether this process is a Python that can join. */
 static bool is_python(void) {
     keep(python_half, getenv("MICROBENCH_WATCH_PYTHON"));
-    for (size_t place = 0; place < COUNT(PYTHONS); place++) {
-        void *function = dlsym(RTLD_DEFAULT, PYTHONS[place].name);
-        memcpy(PYTHONS[place].place, &function, sizeof function);
-        if (!function) return false;
-    }
-    const char *version = python.version();
-    return *python_half && python.is_initialized() && !strncmp(version, "3.", 2) && atoi(version + 2) >= FIRST_MINOR;
+    if (!*python_half || find(RTLD_DEFAULT, PYTHONS, COUNT(PYTHONS)) || !python.is_initialized()) return false;
+    return !strncmp(python.version(), "3.", 2) && atoi(python.version() + 2) >= FIRST_MINOR;
 }
 
 /* CUDA's driver calls this within cuInit. */
