@@ -237,6 +237,20 @@ def test_of_steps_at_the_pace_of_something_else_only_waiting_can_be_left_out() -
     assert found.without["waiting in a lock or a queue"].speedup > 4
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_no_graph_saves_a_short_wait_for_something_else(waits: bool) -> None:
+    made = Recorder()
+    for _ in range(30):
+        with made.range("selectors.py(468): select" if waits else "torch/nn/functional.py(88): linear", "python"):
+            made.runs(600_000)
+        for kernel in range(10):
+            made.runs(10_000)
+            made.launch(f"kernel_{kernel}", 2000)
+    found = diagnosed(made, step_s=750e-6)
+    assert found.bound == ("host-bound" if waits else "launch-bound")
+    assert (found.graph.step_s > 600e-6) == waits
+
+
 def test_the_tree_adds_up_in_all_rows() -> None:
     found = diagnosed(nested())
     root = tree(found)

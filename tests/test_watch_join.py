@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from test_watch_stacks import ABSENT, SLEEPING, idle_of
 from watched import CELLS_OF_A_STEP, NotPython, Place, Recorded, cells_of
 
 from microbench.diagnosis.steps import find_steps
+from microbench.recorder.orders import Orders
 from microbench.recorder.program import WHOLE, How
+from microbench.traces.reading import read
 
 STACKS = How(stacks=True, whole=True)
 # Line 4 sleeps, as in test_watch_stacks.
@@ -45,12 +49,13 @@ def other(place: Place) -> NotPython:
 
 
 def recorded(
-    other: NotPython, folder: Path, text: str, *options: str, python: str = sys.executable, how: How = STACKS
-) -> Recorded:
+    other: NotPython, folder: Path, text: str, *options: str, python: str = sys.executable, how: How = STACKS,
+    recordings: str = "recordings",
+) -> Recorded:  # fmt: skip
     """Run a program whose caller sets PYTHONPATH anew."""
     (folder / "program.py").write_text(PROGRAM.format(site=str(other.place.site)) + text)
     command = ["env", "PYTHONPATH=.", python, *options, "program.py"]
-    return other.place.ran(command, folder, True, how, **other.variables)
+    return other.place.ran(command, folder, True, how, recordings, **other.variables)
 
 
 def joined(done: Recorded, steps: int) -> None:
@@ -189,6 +194,26 @@ def test_a_recording_that_ends_after_its_time_has_the_last_samples(other: NotPyt
     done = recorded(other, tmp_path, text, how=STACKS._replace(for_s=1))
     assert (done.code, done.errors) == (0, "")
     joined(done, 20)
+
+
+def test_recordings_that_are_ordered_have_samples_from_the_first_on(other: NotPython, tmp_path: Path) -> None:
+    orders, ended = Orders(tmp_path / "orders", tmp_path / "now"), threading.Event()
+    text = f"{START}while not os.path.exists('enough'):\n    train(1)\n"
+    how, done = How(stacks=True, orders=str(tmp_path / "orders")), list[Recorded]()
+    program = threading.Thread(target=lambda: done.append(recorded(other, tmp_path, text, how=how, recordings="now")))
+    program.start()
+    while not list((tmp_path / "now").iterdir()):
+        time.sleep(0.1)
+    time.sleep(1)
+    (tmp_path / "into").mkdir()
+    paths = [path for _ in range(2) for path in orders.record(0.5, 0.1, tmp_path / "into", ended.wait)]
+    (tmp_path / "enough").touch()
+    program.join()
+    assert (done[0].code, done[0].errors, done[0].reasons) == (0, "", [])
+    assert len(paths) == 2
+    for path in paths:
+        assert {"python", "main_thread", "version.torch", "ended"} <= facts_of(path).keys()
+        assert next(one.name for one in idle_of(read(path)).places if one.name != ABSENT) == SLEEPING
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from microbench.cli.output import draw, tell, tell_error
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.core.options import argument, flag, option
-from microbench.core.units import plain, to_ascii
+from microbench.core.units import counted, percent, plain, to_ascii, typed_share, typed_size, wall
 
 if TYPE_CHECKING:
     from microbench.diagnosis.live import Live
@@ -58,6 +58,15 @@ def watch(
     utilisation: bool = flag("Also say what NVML and GPM say meanwhile, beside the time in which kernels ran."),
     counts: bool = flag("Also show the counts of a step at the end, which `diagnose` compares."),
     pid: int | None = option("PID", "Record nothing: say what NVML says of this running process, until it ends."),
+    budget: str | None = option(
+        "SHARE", "Go on for as long as the command runs: short windows, so that recording takes at most 1% of the time."
+    ),
+    dormant: bool = flag("Record nothing until somebody asks by --attach."),
+    attach: int | None = option(
+        "PID", "Record a process that runs under `microbench watch --dormant` or --budget, for --for (5s)."
+    ),
+    metrics: str | None = option("[ADDRESS]:PORT", "Serve metrics for Prometheus, of this machine alone: :9464."),
+    keep: str = option("SIZE", "The newest recordings that --budget and --dormant keep.", default="1GiB"),
 ) -> int:
     """Run a command, record what its processes submit to the GPU, and say at the end why the GPU waits.
 
@@ -99,8 +108,19 @@ def watch(
         tell([f"sampling {gpus} of process {pid} ({process.name}); Ctrl-C ends it"], error=True)
         draw(drawing.screen(process.follow(for_s)))
         return ExitCode.MEASURED
+    if attach is not None:
+        return _attach(attach, 5.0 if for_s is None else for_s, asked, counts=counts)
     if not command:
         raise UsageError("no command is given", "microbench watch -- python train.py")
+    if budget is not None or dormant or metrics is not None:
+        if any((for_, window, every, whole, sampler)) or (budget is not None and dormant):
+            raise UsageError(
+                "--budget, --dormant and --metrics choose the windows themselves",
+                "leave out --for, --window, --every, --whole, --utilisation, and one of --budget and --dormant",
+            )
+        share = None if dormant else typed_share(budget or "1%")
+        bytes_kept = typed_size(keep)
+        return _serve(list(command), _new_folder(out), share, bytes_kept, metrics, asked, stacks=not no_stacks)
     how = program.How(for_s, *_windows(window_s, every_s), not no_stacks, whole)
     folder = _new_folder(out)
     try:
@@ -110,9 +130,77 @@ def watch(
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
             _explain(folder, ended, sampler, asked, counts=counts)
     finally:
-        with contextlib.suppress(OSError):  # it holds recordings
-            folder.rmdir()
+        _remove_empty(folder)
     return _end_like(ended.status)
+
+
+def _serve(
+    command: list[str],
+    folder: Path,
+    share: float | None,
+    keep_bytes: int,
+    metrics: str | None,
+    step: tuple[float | None, str],
+    *,
+    stacks: bool,
+) -> int:
+    """Run a command and record it now and then, or only when somebody asks."""
+    from microbench.library.answers import costs_of
+    from microbench.recorder import program
+
+    with contextlib.ExitStack() as stack:
+        with program.signals_held():  # threads that start here take no signal
+            from microbench.service.door import Door
+            from microbench.service.service import Service
+
+            stack.callback(_remove_empty, folder)
+            served = None
+            if metrics is not None:
+                from microbench.service.metrics import Metrics
+
+                served = Metrics(metrics)
+                tell([f"metrics: {served.address}"], error=True)
+            service = Service(folder, costs_of(None), share, keep_bytes, lambda line: tell([line], error=True), served)
+            stack.callback(service.end)
+            door = Door(service.asked)
+            stack.callback(door.close)
+
+        def begin() -> None:
+            service.begin()
+            door.open()
+
+        how = program.How(stacks=stacks, orders=str(service.orders.absolute()))
+        ended = program.watch(command, service.now, how, begin)
+    with contextlib.suppress(OSError, KeyboardInterrupt):
+        newest = sorted(_recordings(folder), key=lambda path: path.stat().st_mtime_ns)[-1:]
+        _diagnose(newest, step, counts=False)
+        lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in ended.reasons]
+        if newest:
+            took = f", which took at most {percent(service.lost)} of the time" if share is not None else ""
+            lines.append(f"recorded: {counted(service.windows, 'window')}{took}; newest {newest[0]}")
+        tell(lines or [f"not recorded: {UNSEEN}"], error=True)
+    return _end_like(ended.status)
+
+
+def _attach(process: int, for_s: float, step: tuple[float | None, str], *, counts: bool) -> int:
+    """Have the watch of a process record it, and print the diagnosis."""
+    from microbench.service.door import ask
+
+    answer = ask(process, for_s)
+    if not answer["files"]:
+        cause = "no process of the command has imported a GPU package or started CUDA"
+        if answer["processes"]:
+            cause = f"nothing was submitted to a GPU in {wall(for_s)}"
+        raise UsageError(cause, f"microbench watch --attach {process} --for {wall(2 * for_s)}")
+    paths = [Path(name) for name in answer["files"]]
+    _diagnose(paths, step, counts=counts)
+    tell([f"recorded: {path}" for path in paths], error=True)
+    return ExitCode.MEASURED
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # it holds recordings
+        folder.rmdir()
 
 
 def _new_folder(out: Path | None) -> Path:

@@ -79,6 +79,7 @@ TYPED_BYTES = {
     "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     **{name: scale for scale, name in BINARY},
 }  # fmt: skip
+TYPED_SHARE = re.compile(r"(\d{1,2}(?:\.\d{1,6})?) ?%")
 TYPED_FACTOR = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*[x×]?")
 LARGEST_FACTOR = 1000.0
 
@@ -267,6 +268,14 @@ def typed_rate(text: str) -> float:
     if value <= 0:
         raise UsageError(f"{plain(text, 40)} is not a rate", "give a number above 0 and its unit: 2039GB/s, 1.2TB/s")
     return value
+
+
+def typed_share(text: str) -> float:
+    """A share that a person typed: "1%", "0.3 %". Raises UsageError for anything else, 0 and more than half."""
+    match = TYPED_SHARE.fullmatch(text.strip())
+    if match is None or not 0 < float(match[1]) <= 50:
+        raise UsageError(f"{plain(text, 40)} is not a share", "give a percentage above 0 and up to 50%: 1%, 0.3%")
+    return float(match[1]) / 100
 
 
 def typed_factor(text: str) -> float:

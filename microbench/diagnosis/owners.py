@@ -145,6 +145,11 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
 
 
+def awaits(owner: str) -> bool:
+    """Whether an owner is a wait for something else than the GPU, a processor or Python's lock."""
+    return owner.startswith(f"{WAITING}in ") or owner == AWAITS
+
+
 def _waits(name: str) -> str:
     """What a thread waits in that is in this function; "" if it does not wait."""
     return next((waits for pattern, waits, _ in WAITS if pattern.match(name)), "")

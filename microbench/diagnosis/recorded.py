@@ -26,7 +26,7 @@ from microbench.diagnosis.host_time import (
     without_number,
 )  # fmt: skip
 from microbench.diagnosis.kernel_names import family
-from microbench.diagnosis.owners import owner_of
+from microbench.diagnosis.owners import awaits, owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps, Tokens
 from microbench.diagnosis.turns import loops_of
 from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
@@ -42,6 +42,8 @@ KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many
 # If pauses shrink by so many seconds for each second that the rest of the step grows, they wait for something that
 # comes at its own pace. The fewest steps that show this, and the most (the last ones of the trace) that are examined.
 PACED, FEWEST_PACED, MOST_PACED = 0.5, 6, 500
+# No graph removes a time in which the host waits for something else than the GPU, however short: a sleep, a queue.
+SHORT_PAUSE_S = 5e-5
 # A pause that is so many times the longest other time between two calls is the program's own. A shorter one may as well
 # be the framework's, of which a graph has none: on a slow host its time between two launches may pass 1 ms.
 STANDS_OUT = 2.0
@@ -364,10 +366,11 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     else:
         before[rows[0, 0]] = max(int(table["begin_ns"][rows[0, 0]] - steps.begins_ns[0]), 0)
     before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
-    paused = before_s > PAUSE_S
     pausing_s = np.append(0, np.cumsum(np.where(before > PAUSE_S * 1e9, before, 0)))[begins + 1] * 1e-9
     paced_s = _paced(np.diff(pausing_s), np.diff(table["begin_ns"][begins]) * 1e-9)
     owned = _owned(trace, of, behind, before)
+    awaited_s = sum((owned_s for owner, owned_s in owned.items() if awaits(owner)), np.zeros(len(before_s)))
+    paused = (before_s > PAUSE_S) | ((before_s > SHORT_PAUSE_S) & (awaited_s > before_s / 2))
     calls = []
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)

@@ -52,7 +52,8 @@ class How(NamedTuple):
 
     With ``window_s`` and ``every_s`` a process records everything in the first ``window_s`` of each ``every_s``, and
     only waits and the turns of its loops in the rest. With neither it pauses now and then, unless it is recorded
-    ``whole``. With ``stacks`` the recording of a Python process also says in which functions its threads were.
+    ``whole``. With ``stacks`` the recording of a Python process also says in which functions its threads were. With
+    ``orders`` it records as often as that file orders it.
     """
 
     for_s: float | None = None
@@ -60,6 +61,7 @@ class How(NamedTuple):
     every_s: float | None = None
     stacks: bool = False
     whole: bool = False
+    orders: str = ""
 
 
 WHOLE = How(whole=True)  # everything, from the begin to the end
@@ -169,7 +171,8 @@ def variables(folder: Path, reasons: Path, how: How, made: Path, *, injected: bo
         return ours
     times = {"FOR_MS": how.for_s, "WINDOW_MS": how.window_s, "EVERY_MS": how.every_s}
     words = {name: "" if seconds is None else str(round(seconds * 1000)) for name, seconds in times.items()}
-    words |= {"FOLDER": str(folder), "WHOLE": "1" if how.whole else "", "PYTHON": str(INJECTED / "sitecustomize.py")}
+    words |= {"FOLDER": str(folder), "WHOLE": "1" if how.whole else "", "ORDERS": how.orders}
+    words |= {"PYTHON": str(INJECTED / "sitecustomize.py")}
     words |= {"CUDA": ",".join(map(str, cupti.majors())), "CUPTI": next(cupti.paths(), "")}
     return {**ours, library.VARIABLE: str(made), **{f"{VARIABLE}_{name}": value for name, value in words.items()}}
 

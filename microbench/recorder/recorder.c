@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -212,6 +213,8 @@ static int waiting_calls;
 static _Atomic uint64_t dropped_calls;
 static atomic_bool locked_out;
 
+/* The correlation of the first call that this recording has. */
+static _Atomic uint64_t first_call;
 /* Of this window: kernels launched, how many of them have a record by now, and the correlations of the first launch and
  * of the last call. In a pause last_counted is the correlation of the last call whose work counts, and otherwise 0. */
 static _Atomic uint64_t launched, finished, first_launch, last_call, last_counted;
@@ -235,6 +238,18 @@ EXPORTED struct {
 enum { NOBODY, ABOUT_TO_ASK, ASKS, LOOKED_AT, ANSWERED };
 enum { TURN_OFF = 1, TURN_ON };
 
+/* What `microbench watch` orders, where it does so: a file that it shares with the recorders of its processes. A process
+ * then keeps one file, which each recording begins anew. The program may close it. */
+static const struct {
+    _Atomic uint32_t order;     /* odd while a recording is wanted, and one more for each begin and each end */
+    _Atomic uint32_t window_ms; /* how long everything is recorded; waits and turns until the end */
+    int32_t watch;              /* the process that orders */
+} *orders;
+static uint32_t obeyed;
+static int kept_file = -1;
+#define NEVER_S 1e9
+#define FORGOTTEN_S 60.0 /* beyond twice its window an ordered recording ends by itself */
+
 /* What microbench_end is called for. */
 enum { AT_EXIT, AFTER_A_TIME, AFTER_A_BLOCK, AFTER_A_FAILURE };
 
@@ -244,6 +259,7 @@ enum { AT_EXIT, AFTER_A_TIME, AFTER_A_BLOCK, AFTER_A_FAILURE };
 /* Copy a text; one that is too long becomes empty. */
 static void keep(char *target, const char *text) {
     size_t length = text ? strlen(text) : 0;
+    if (target == text) return;
     target[0] = 0;
     if (length && length < MOST_PATH) memcpy(target, text, length + 1);
 }
@@ -404,9 +420,11 @@ static bool fill(Row *row, const uint8_t *record) {
     return true;
 }
 
-/* Write all records of a buffer but those of what has not ended when the recording ends, and of calls in a pause. */
-static void keep_records(uint8_t *buffer, size_t valid_bytes) {
+/* Write all records of a buffer but those of what has not ended when the recording ends, and of calls in a pause. What
+ * is ``left`` of the recording before this one may go on in its last buffer. */
+static void keep_records(uint8_t *buffer, size_t valid_bytes, bool left) {
     uint8_t *record = NULL;
+    uint64_t least = left ? READ(first_call) ? READ(first_call) : UINT64_MAX : 0;
     while (!cupti.next_record(buffer, valid_bytes, &record)) {
         uint64_t first = READ(first_launch), last = READ(last_counted);
         if (u32(record) == KERNEL) {
@@ -415,7 +433,8 @@ static void keep_records(uint8_t *buffer, size_t valid_bytes) {
             if (!graph && first && correlation >= first && (!last || correlation <= last)) finished++;
         }
         Row *row = &next_cell()->row;
-        if (!fill(row, record) || (ending && row->end_ns == 0) || (last && row->correlation > last)) waiting--;
+        if (!fill(row, record) || (ending && row->end_ns == 0) || (last && row->correlation > last) || row->correlation < least)
+            waiting--;
         if (waiting >= FULL_CELLS) write_cells();
         if (stopped) return;
     }
@@ -618,6 +637,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
         dropped_calls++;
         return;
     }
+    if (!READ(first_call)) SET(first_call, data->correlation);
     if (!paused && data->correlation > READ(last_call)) SET(last_call, data->correlation);
     calls[waiting_calls++] = (Row){
         .kind = runtime ? RUNTIME : DRIVER, .detail = number, .begin_ns = begin_ns, .end_ns = end_ns,
@@ -641,9 +661,9 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
 static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid_bytes) {
     (void)context, (void)stream;
     handed_out_bytes -= size;
-    if (buffer && valid_bytes && u64(buffer + size) == generation && getpid() == process) {
+    if (buffer && valid_bytes && getpid() == process) {
         pthread_mutex_lock(&mutex);
-        if (!stopped) keep_records(buffer, valid_bytes);
+        if (!stopped) keep_records(buffer, valid_bytes, u64(buffer + size) != generation);
         pthread_mutex_unlock(&mutex);
         write_waiting();
     }
@@ -858,6 +878,12 @@ static bool open_file(const char *folder, const char *given, const char *program
         if (!(*letter & 0x80) && !strchr("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-", *letter))
             *letter = '_';
     const char *begin = name + strspn(name, "-.");
+    if (kept_file >= 0) {
+        struct stat found;
+        file = kept_file;
+        if (fstat(file, &found) || found.st_dev != identity.st_dev || found.st_ino != identity.st_ino) return unwritable(EBADF);
+        return (!ftruncate(file, 0) && !lseek(file, 0, SEEK_SET)) || unwritable(errno);
+    }
     keep(path, given);
     if (given) file = open(path, flags, 0644);
     for (int number = 2; !given && number < 1000; number++) { /* a process that execs itself keeps its number */
@@ -976,7 +1002,7 @@ static void clear(void) {
     if (generation) memset(seen_names, 0, sizeof seen_names);
     file = -1;
     written_bytes = failure = waiting = waiting_calls = window = 0;
-    launched = finished = first_launch = last_call = last_counted = dropped_calls = 0;
+    launched = finished = first_call = first_launch = last_call = last_counted = dropped_calls = 0;
     ending = locked_out = quiet = last_window = false;
     microbench_shared.first_thread = microbench_shared.wanted = microbench_shared.can_switch = 0;
     microbench_shared.answers = microbench_shared.asks = held_ns = 0;
@@ -1029,7 +1055,7 @@ static void close_file(bool failed) {
     write_waiting();
     pthread_mutex_lock(&mutex); /* a callback may still write */
     bool ours = !fstat(file, &found) && found.st_dev == identity.st_dev && found.st_ino == identity.st_ino;
-    if (ours && failed) unlink(path);
+    if (ours && failed && file != kept_file) unlink(path);
     else if (ours && !failure) {
         put_fact("dropped=%zu", dropped + (size_t)dropped_calls);
         put_gpus();
@@ -1037,7 +1063,7 @@ static void close_file(bool failed) {
         write_cells();
     }
     stopped = true;
-    if (ours) close(file);
+    if (ours && file != kept_file) close(file);
     file = -1;
     pthread_mutex_unlock(&mutex);
 }
@@ -1095,6 +1121,7 @@ EXPORTED const char *microbench_begin(
     clear();
     keep(reasons, folder_of_reasons);
     window_s = window, every_s = every;
+    if (orders) window_s = orders->window_ms / 1e3, every_s = NEVER_S, whole = false;
     if (!begin(given_cupti, folder, given_file, program)) {
         microbench_end(AFTER_A_FAILURE);
         return reason;
@@ -1146,13 +1173,20 @@ EXPORTED void microbench_switch(void) {
     pthread_mutex_unlock(&turns);
 }
 
-/* Return when `microbench watch` has ended and has removed the folder of reasons; or, unless it is 0, so many seconds
- * after the first kernel, when what was submitted until then is recorded. */
+/* Whether `microbench watch` has removed the folder of reasons, or was killed. */
+static bool watch_has_ended(void) {
+    return (*reasons && access(reasons, F_OK) && errno == ENOENT) || (orders && kill(orders->watch, 0) && errno == ESRCH);
+}
+
+/* Return when `microbench watch` has ended; or, when what was submitted until then is recorded, after it has ordered the
+ * end, or, unless it is 0, so many seconds after the first kernel. */
 EXPORTED void microbench_wait(double seconds) {
     unsigned number = generation;
     struct timespec began = {0}, now;
-    while (!over(number)) {
-        if (*reasons && access(reasons, F_OK) && errno == ENOENT) return;
+    uint64_t begun_ns = monotonic_ns();
+    while (!over(number) && (!orders || orders->order == obeyed)) {
+        if (watch_has_ended()) return;
+        if (orders && monotonic_ns() - begun_ns > (2 * window_s + FORGOTTEN_S) * 1e9) break;
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (seconds > 0 && launched && !began.tv_sec) began = now;
         if (began.tv_sec && (now.tv_sec - began.tv_sec) + (now.tv_nsec - began.tv_nsec) / 1e9 >= seconds) break;
@@ -1160,15 +1194,43 @@ EXPORTED void microbench_wait(double seconds) {
     }
     pthread_mutex_lock(&turns);
     if (number == generation) last_window = true;
+    bool in_a_window = microbench_shared.window_open;
     pthread_mutex_unlock(&turns);
     if (!end_window(number)) return;
-    doze(BEHIND_S);
+    if (in_a_window) doze(BEHIND_S);
     /* CUPTI keeps records back while others in their buffer are not complete, as those of XLA's graphs are until the
      * exit of the process (H200, CUPTI 13.0). */
     for (int looks = 0; looks < LATE_LOOKS && finished < launched && !over(number); looks++) {
-        if (*reasons && access(reasons, F_OK) && errno == ENOENT) return;
+        if (watch_has_ended()) return;
         doze(LOOK_S);
     }
+}
+
+/* Obey the orders in a file from now on: nothing is recorded before one comes. Returns why that is impossible, or NULL. */
+EXPORTED const char *microbench_obey(
+    const char *file_of_orders, const char *folder, const char *program, const char *folder_of_reasons) {
+    int opened = open(file_of_orders, O_RDONLY | O_CLOEXEC);
+    void *shared = opened < 0 ? MAP_FAILED : mmap(NULL, sizeof *orders, PROT_READ, MAP_SHARED, opened, 0);
+    if (opened >= 0) close(opened);
+    keep(reasons, folder_of_reasons);
+    process = getpid();
+    if (shared == MAP_FAILED) refuse("let the command keep the temporary folder", "the orders of microbench watch cannot be read");
+    else if (open_file(folder, NULL, program)) {
+        kept_file = file;
+        orders = shared;
+        return NULL;
+    }
+    return reason;
+}
+
+/* Sleep until another recording is ordered. Returns false when `microbench watch` has ended, or Python obeys instead. */
+EXPORTED int microbench_ordered(int by_python) {
+    while (!watch_has_ended() && (by_python || !microbench_shared.ends_it)) {
+        uint32_t order = orders->order;
+        if (order % 2 && order != obeyed && !active) return (obeyed = order) != 0;
+        doze(LOOK_S);
+    }
+    return false;
 }
 
 /* 1 for the first that asks to record this process, 0 for everybody after. A forked child is its parent's: what CUPTI
@@ -1203,7 +1265,17 @@ static void stop_at_exit(void) {
 /* End the recording while the program runs on, which may outlive `microbench watch`. Its own profiler may then have CUPTI. */
 static void *stop_after(void *unused) {
     microbench_wait(ends_after_s);
-    if (!microbench_shared.ends_it) stop(AFTER_A_TIME);
+    if (orders || !microbench_shared.ends_it) stop(AFTER_A_TIME);
+    return unused;
+}
+
+/* Record as often as `microbench watch` orders it. */
+static void *stop_when_ordered(void *unused) {
+    while (microbench_ordered(false)) {
+        if (microbench_begin(NULL, NULL, NULL, program_invocation_short_name, 0, 0, false, reasons))
+            leave_reason();
+        else stop_after(NULL);
+    }
     return unused;
 }
 
@@ -1248,10 +1320,15 @@ enum { NOT_ASKED, ASKED, JOINED };
 static atomic_int joining;
 static char python_half[MOST_PATH]; /* the path of sitecustomize.py */
 
+/* Whether this is another process, or the recording of this number has ended. */
+static bool too_late(void *number) {
+    return getpid() != process || (!orders && over((unsigned)(uintptr_t)number));
+}
+
 /* Python calls this in its main thread, between two of its instructions. Its exception becomes one of the program. */
 static int join(void *about) {
     int state = JOINED, raised = 0;
-    if (!over((unsigned)(uintptr_t)about) && getpid() == process) {
+    if (!too_late(about)) {
         void *builtins = python.add_module("builtins"), *code = python.compile(JOIN, "<microbench>/recorder.c", FILE_INPUT);
         void *names = !builtins || !code ? NULL : python.build_value(
             "{sOssss}", "__builtins__", builtins, "__name__", "microbench", "__file__", python_half);
@@ -1267,7 +1344,7 @@ static int join(void *about) {
 
 /* Ask Python to join, and again where it is too early. */
 static void *ask_python(void *about) {
-    for (; joining != JOINED && !over((unsigned)(uintptr_t)about) && python.is_initialized(); doze(LOOK_S))
+    for (; joining != JOINED && !too_late(about) && python.is_initialized(); doze(LOOK_S))
         if (joining == NOT_ASKED) {
             joining = ASKED;
             if (python.add_pending_call(join, about)) joining = NOT_ASKED;
@@ -1285,16 +1362,19 @@ static bool is_python(void) {
 /* CUDA's driver calls this within cuInit. */
 EXPORTED int InitializeInjection(void) {
     const char *folder = getenv("MICROBENCH_WATCH_FOLDER"), *whole = getenv("MICROBENCH_WATCH_WHOLE");
+    const char *file_of_orders = getenv("MICROBENCH_WATCH_ORDERS");
     if (forked) tell_of_fork(); /* it starts CUDA itself */
     if (!folder || !microbench_take_process()) return 1;
     ends_after_s = seconds_of("MICROBENCH_WATCH_FOR_MS");
-    if (microbench_begin(
-            NULL, folder, NULL, program_invocation_short_name, seconds_of("MICROBENCH_WATCH_WINDOW_MS"),
-            seconds_of("MICROBENCH_WATCH_EVERY_MS"), whole && *whole, getenv("MICROBENCH_WATCH_REASONS")))
+    bool obeys = file_of_orders && *file_of_orders;
+    if (obeys ? microbench_obey(file_of_orders, folder, program_invocation_short_name, getenv("MICROBENCH_WATCH_REASONS"))
+              : microbench_begin(
+                    NULL, folder, NULL, program_invocation_short_name, seconds_of("MICROBENCH_WATCH_WINDOW_MS"),
+                    seconds_of("MICROBENCH_WATCH_EVERY_MS"), whole && *whole, getenv("MICROBENCH_WATCH_REASONS")))
         leave_reason();
     else if (atexit(stop_at_exit)) microbench_end(AFTER_A_FAILURE);
     else {
-        start_thread(stop_after, NULL);
+        start_thread(obeys ? stop_when_ordered : stop_after, NULL);
         if (is_python()) start_thread(ask_python, (void *)(uintptr_t)generation);
     }
     return 1;

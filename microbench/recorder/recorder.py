@@ -38,8 +38,28 @@ class Shared(ctypes.Structure):
     ]  # fmt: skip
 
 
+def obey(package: str | None, settings: dict[str, Any], tell: Any) -> None:
+    """Record as often as `microbench watch` orders it in the file "orders" of the settings; the others are those of
+    ``begin``. Without a package the library has obeyed until now. Raises NotRecorded."""
+    library = _library(settings)
+    names = (settings["orders"], settings["folder"], _program(), settings["reasons"])
+    refused = library.microbench_obey(*map(os.fsencode, names)) if package is not None else None
+    if refused is not None:
+        raise NotRecorded(*_words(refused))
+
+    def follow() -> None:
+        while library.microbench_ordered(True):
+            try:
+                begin(package, settings, tell).stop_after(0)
+            except NotRecorded as error:
+                tell(error.cause, error.next_step)
+
+    start_thread(follow)
+    Shared.in_dll(library, "microbench_shared").ends_it = 1
+
+
 def begin(package: str | None, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
-    """Record from now on, because the program imports this package; with None the library does so already.
+    """Record from now on, because the program imports this package; with None the library came first.
 
     ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "library" the file of
     the compiled recorder.c, "for_s" the time after its first work on the GPU at which the recording ends, or None. With
@@ -57,11 +77,13 @@ def begin(package: str | None, settings: dict[str, Any], tell: Any, held: list[R
         recorder.start(package, settings)
         atexit.register(recorder.stop_at_exit)
         if "reasons" in settings:
-            start_thread(recorder.stop_after, settings["for_s"] or 0)
             several = sys.modules.get("multiprocessing.process")
             if several is not None and several.parent_process() is not None:  # a fork of it ends by os._exit
-                sys.modules["multiprocessing.util"].Finalize(None, recorder.stop_at_exit, exitpriority=LAST)
-            recorder.shared.ends_it = 1
+                at_end = sys.modules["multiprocessing.util"].Finalize
+                recorder.at_end = at_end(None, recorder.stop_at_exit, exitpriority=LAST)
+            if not settings["orders"]:
+                start_thread(recorder.stop_after, settings["for_s"] or 0)
+                recorder.shared.ends_it = 1
         failed.pop_all()
     return recorder
 
@@ -72,11 +94,9 @@ class Recorder:
     def __init__(self, settings: dict[str, Any], tell: Any) -> None:
         self._process = os.getpid()
         self._lock = _thread.allocate_lock()
-        self._library = ctypes.CDLL(settings["library"])
+        self._library = _library(settings)
         self._tell = self._leave if "reasons" in settings else tell
-        for name in ("begin", "end", "path"):
-            getattr(self._library, f"microbench_{name}").restype = ctypes.c_char_p
-        self._library.microbench_now_ns.restype = ctypes.c_uint64
+        self.at_end: Any = None  # what multiprocessing calls
         self.shared = Shared.in_dll(self._library, "microbench_shared")
         self._going_on = self._joins = False
         self._sampler: Sampler | None = None
@@ -88,12 +108,13 @@ class Recorder:
         return os.fsdecode(self._library.microbench_path())
 
     def start(self, package: str | None, settings: dict[str, Any]) -> None:
-        """Begin, or join without a package. Raises NotRecorded."""
-        file, program = settings.get("file"), os.path.basename(next(iter(getattr(sys, "argv", ())), "")) or "python"
-        self._going_on, self._joins = True, package is None
+        """Begin, or join what the library has begun. Raises NotRecorded."""
+        file, window_s, every_s = settings.get("file"), settings["window_s"] or 0, settings["every_s"] or 0
+        self._going_on, self._joins = True, package is None and not settings["orders"]
         refused = None if self._joins else self._library.microbench_begin(
-            os.fsencode(cupti.path()), os.fsencode(settings["folder"]), None if file is None else os.fsencode(file),
-            os.fsencode(program), ctypes.c_double(settings["window_s"] or 0), ctypes.c_double(settings["every_s"] or 0),
+            None if package is None else os.fsencode(cupti.path()), os.fsencode(settings["folder"]),
+            None if file is None else os.fsencode(file), os.fsencode(_program()), ctypes.c_double(window_s),
+            ctypes.c_double(every_s),
             int(settings["whole"]), os.fsencode(settings["reasons"]) if "reasons" in settings else None,
         )  # fmt: skip
         if refused is not None:
@@ -131,6 +152,9 @@ class Recorder:
         program's own may use CUPTI afterwards."""
         self._library.microbench_wait(ctypes.c_double(seconds))
         self._stop(AFTER_A_TIME)
+        atexit.unregister(self.stop_at_exit)
+        if self.at_end is not None:
+            self.at_end.cancel()
 
     def end(self) -> None:
         """End the recording of a block: wait for the work that it submitted, and release CUPTI."""
@@ -170,6 +194,18 @@ class Recorder:
     def _leave(self, cause: str, next_step: str) -> None:
         """Leave a reason for the end of `microbench watch`, while other threads of the program run on."""
         self._library.microbench_leave_reason(os.fsencode(cause), os.fsencode(next_step))
+
+
+def _library(settings: dict[str, Any]) -> Any:
+    library = ctypes.CDLL(settings["library"])
+    for name in ("begin", "end", "path", "obey"):
+        getattr(library, f"microbench_{name}").restype = ctypes.c_char_p
+    library.microbench_now_ns.restype = ctypes.c_uint64
+    return library
+
+
+def _program() -> str:
+    return os.path.basename(next(iter(getattr(sys, "argv", ())), "")) or "python"
 
 
 def _words(reason: bytes) -> tuple[str, str]:

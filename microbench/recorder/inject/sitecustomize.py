@@ -109,7 +109,7 @@ def _begin(package):
             recorder = importlib.import_module(name + ".recorder")
         finally:
             sys.path_importer_cache.pop(room, None)
-        recorder.begin(package, settings, tell)
+        (recorder.obey if settings["orders"] else recorder.begin)(package, settings, tell)
     except Exception as error:  # noqa: BLE001  (the program matters more than its recording, whatever goes wrong)
         what = ("" if package else "lines of Python, because ") + (str(error) or type(error).__name__)
         tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))

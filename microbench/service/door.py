@@ -1,0 +1,172 @@
+"""Asks for a recording of a running program, and answers who asks: a socket in the user's run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from microbench.core.errors import UsageError
+from microbench.core.units import wall
+
+MOST_BYTES = 1 << 16  # of a request or an answer
+MOST_GUESTS = 8
+PATIENCE_S = 5.0  # in which a request has come whole
+LONGEST_S, LEAST_S = 600.0, 0.05
+CREDENTIALS = struct.Struct("iII")  # process, user and group of the other side: struct ucred
+NEXT_STEP = "start it by: microbench watch --dormant -- COMMAND"
+
+
+def run_folder() -> Path:
+    """The folder of the sockets, which only this user may enter. Raises UsageError."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(base) / "microbench" if base else Path(tempfile.gettempdir()) / f"microbench-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be used: {error.strerror}", "name another folder by XDG_RUNTIME_DIR"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise UsageError(f"{folder} is not this user's alone", "name another folder by XDG_RUNTIME_DIR")
+    return folder
+
+
+class Door:
+    """Listens for this process. ``record`` gets how long to record in s, and gives what is answered; it is called from
+    threads."""
+
+    def __init__(self, record: Callable[[float], Mapping[str, Any]]) -> None:
+        self._record = record
+        folder = run_folder()
+        self._path = folder / f"{os.getpid()}.sock"
+        for path in folder.glob("*.sock"):  # of a process that was killed
+            if path == self._path or not Path(f"/proc/{path.stem}").exists():
+                path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            self._socket.bind(str(self._path))
+        except OSError as error:
+            raise UsageError(
+                f"{self._path} cannot be used: {error}", "name another folder by XDG_RUNTIME_DIR"
+            ) from error
+        finally:
+            os.umask(before)
+        self._socket.listen(MOST_GUESTS)
+        self._guests = threading.BoundedSemaphore(MOST_GUESTS)
+        self._closed = False
+
+    def open(self) -> None:
+        """Answer from now on."""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._closed = True
+        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while not self._closed:
+            try:
+                guest, _ = self._socket.accept()
+            except OSError:
+                if self._closed:
+                    return
+                continue
+            if not self._guests.acquire(blocking=False):
+                guest.close()
+                continue
+            threading.Thread(target=self._talk, args=(guest,), daemon=True).start()
+
+    def _talk(self, guest: socket.socket) -> None:
+        """Answer one request. Whatever the other side sends or does, this process goes on."""
+        try:
+            with guest, contextlib.suppress(OSError):
+                _, user, _ = CREDENTIALS.unpack(
+                    guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+                )
+                if user not in (0, os.getuid()):
+                    return
+                guest.settimeout(PATIENCE_S)
+                try:
+                    asked_s = _asked(_line(guest))
+                except (ValueError, RecursionError):
+                    answer: Mapping[str, Any] = {"error": "the request is not one of microbench watch --attach"}
+                else:
+                    answer = self._record(asked_s)
+                guest.settimeout(PATIENCE_S)
+                guest.sendall(json.dumps(answer).encode() + b"\n")
+        finally:
+            self._guests.release()
+
+
+def _line(side: socket.socket) -> bytes:
+    """What the other side sends, up to the end of a line. Raises ValueError for too much, and for half a line."""
+    data = b""
+    while not data.endswith(b"\n"):
+        part = side.recv(MOST_BYTES)
+        data += part
+        if not part or len(data) > MOST_BYTES:
+            raise ValueError
+    return data
+
+
+def _asked(line: bytes) -> float:
+    """The time that is asked for in s. Raises ValueError and RecursionError."""
+    asked = json.loads(line)
+    seconds = asked.get("for_s") if isinstance(asked, dict) else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not LEAST_S <= seconds <= LONGEST_S:
+        raise ValueError
+    return float(seconds)
+
+
+def ask(process: int, for_s: float) -> dict[str, Any]:
+    """Have the `microbench watch` that runs a process record all its processes for some seconds, and give its answer.
+    Raises UsageError."""
+    if not LEAST_S <= for_s <= LONGEST_S:
+        raise UsageError(f"--for {wall(for_s)} is too short or too long to attach", "--for 5s, of 0.05s to 600s")
+    folder = run_folder()
+    for watch in _with_parents(process):
+        path = folder / f"{watch}.sock"
+        if not path.exists():
+            continue
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as side:
+            try:
+                side.connect(str(path))
+                side.sendall(json.dumps({"for_s": for_s}).encode() + b"\n")
+                answer = json.loads(_line(side))
+            except ConnectionRefusedError:  # it was killed
+                path.unlink(missing_ok=True)
+                continue
+            except (OSError, ValueError) as error:
+                raise UsageError(f"the microbench watch of process {process} has ended", NEXT_STEP) from error
+        if "error" in answer:
+            raise UsageError(str(answer["error"]), "microbench watch --attach PID --for 5s")
+        return dict(answer)
+    raise UsageError(f"no microbench watch runs process {process}, or it answers nobody", NEXT_STEP)
+
+
+def _with_parents(process: int) -> Iterator[int]:
+    """A process and its parents."""
+    seen: set[int] = set()
+    while process > 1 and process not in seen:
+        seen.add(process)
+        yield process
+        try:
+            state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return
+        process = int(state[1])

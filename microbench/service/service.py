@@ -1,0 +1,165 @@
+"""Records the processes of a watched command now and then, within a budget, and whenever somebody asks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from microbench.core.errors import MicrobenchError
+from microbench.core.units import percent
+from microbench.diagnosis.diagnosis import diagnose
+from microbench.library.answers import Costs
+from microbench.recorder.cells import ENDING
+from microbench.recorder.orders import Orders
+from microbench.service.alerts import Alerts
+from microbench.service.budget import BEHIND, Budget
+from microbench.service.windows import Window, shown
+from microbench.traces.reading import read
+
+if TYPE_CHECKING:
+    from microbench.service.metrics import Metrics
+
+NICE = 19
+LEAST_BEHIND_S = 0.5  # the shortest pause behind a window that was asked for
+LOOK_S = 1.0
+
+
+class Request(NamedTuple):
+    """A recording that somebody waits for."""
+
+    for_s: float
+    answer: queue.SimpleQueue[Mapping[str, Any]]
+
+
+class Service:
+    """Works in a thread of its own while the command runs.
+
+    It records into ``folder``, and keeps the newest recordings of no more than ``keep_bytes`` and the one with the
+    longest step. Without a ``budget``, a share of the program's time, it records only when somebody asks. ``tell`` gets
+    lines for the terminal.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        costs: Costs,
+        budget: float | None,
+        keep_bytes: int,
+        tell: Callable[[str], None],
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._folder, self._costs, self._share, self._keep_bytes = folder, costs, budget, keep_bytes
+        self._tell, self._metrics = tell, metrics
+        self.now = folder / "now"  # into which the processes record
+        self.orders = folder / "orders"
+        self._orders = Orders(self.orders, self.now)
+        self._asked: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._alerts: dict[str, Alerts] = {}
+        self._worst: Window | None = None
+        self.windows = 0
+        self.lost = 0.0  # the share of the time that recording has taken, at most
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def begin(self) -> None:
+        """Begin to record."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """End, and remove what only the running command needed."""
+        self._ended.set()
+        self._asked.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+        shutil.rmtree(self.now, ignore_errors=True)
+        self.orders.unlink(missing_ok=True)
+
+    def asked(self, for_s: float) -> Mapping[str, Any]:
+        """Record for so long, and give the files."""
+        request = Request(for_s, queue.SimpleQueue())
+        self._asked.put(request)
+        while not self._ended.is_set():
+            with contextlib.suppress(queue.Empty):
+                return request.answer.get(timeout=LOOK_S)
+        return {"error": "the command has ended meanwhile"}
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        began_s = last_s = time.monotonic()
+        budget = Budget(self._share or 1.0, began_s)
+        automatic = self._share is not None
+        while not self._ended.is_set():
+            due_s = budget.next_s(last_s) if automatic else math.inf
+            if due_s is None:
+                self._tell(f"no more windows: recordings within {percent(budget.share)} would be hours apart")
+                automatic = False
+                continue
+            request = None
+            with contextlib.suppress(queue.Empty):
+                request = self._asked.get(timeout=max(min(due_s - time.monotonic(), LOOK_S), 0.0))
+            if request is not None:
+                window_s, pause_s = request.for_s, max(BEHIND * request.for_s, LEAST_BEHIND_S)
+            elif time.monotonic() < due_s or self._ended.is_set():
+                continue
+            else:
+                window_s, pause_s = budget.window_s, budget.pause_s
+            found = self._orders.record(window_s, pause_s, self._folder, self._ended.wait)
+            windows = [one for path in found if (one := self._look(path)) is not None]
+            budget.add(windows, window_s, pause_s)
+            last_s = time.monotonic()
+            self.lost = budget.lost(last_s)
+            self._tidy()
+            if self._metrics is not None:
+                self._metrics.keep({path.stem for path in self.now.glob(f"*{ENDING}")}, self.lost)
+            if request is not None and not self._ended.is_set():
+                files = [str(path.absolute()) for path in found if path.exists()]
+                request.answer.put({"files": files, "processes": len(list(self.now.glob(f"*{ENDING}")))})
+
+    def _look(self, path: Path) -> Window | None:
+        """What a recording shows; one without work of a GPU is removed."""
+        process = path.stem.rpartition("-")[0]
+        try:
+            trace = read(path)
+            found = None
+            if len(trace.work):
+                found = diagnose(trace, self._costs.fit, None, self._costs.gpu, elsewhere=self._costs.elsewhere)
+        except (MicrobenchError, OSError):
+            return None
+        if found is None:
+            path.unlink(missing_ok=True)
+            return None
+        self.windows += 1
+        window = shown(process, str(path), time.time(), found)
+        if window is None:
+            return None
+        if self._worst is None or (window.step_s or 0.0) > (self._worst.step_s or 0.0):
+            self._worst = window
+        if self._metrics is not None:
+            self._metrics.add(window)
+        alert = self._alerts.setdefault(process, Alerts()).add(window)
+        if alert is not None:
+            self._tell(json.dumps(alert, ensure_ascii=False))
+        return window
+
+    def _tidy(self) -> None:
+        """Remove the oldest recordings beyond what may be kept."""
+        worst = Path(self._worst.file) if self._worst is not None else None
+        with contextlib.suppress(OSError):
+            files = sorted(self._folder.glob(f"*{ENDING}"), key=lambda path: -path.stat().st_mtime_ns)
+            room = self._keep_bytes - (worst.stat().st_size if worst is not None and worst.exists() else 0)
+            for path in files:
+                room -= path.stat().st_size if path != worst else 0
+                if room < 0 and path != worst:
+                    path.unlink()
+        running = {path.stem for path in self.now.glob(f"*{ENDING}")}
+        self._alerts = {process: alerts for process, alerts in self._alerts.items() if process in running}

@@ -1,0 +1,75 @@
+"""What one recording of a watched process shows, as figures that can be added up over hours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from microbench.diagnosis.changed import side
+from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.idle import BETWEEN
+from microbench.diagnosis.owners import owners
+from microbench.diagnosis.unwatched import CALLED_S
+
+# Of these counts of a step the metrics have the sums.
+COUNTED = ("launches", "replays", "kernels", "kernels_in_graphs", "waits", "copies", "pageable", "allocations")
+
+
+class Window(NamedTuple):
+    """The window of a recording, in s. ``causes`` are its idle time, and ``owners`` the parts of that between calls.
+    ``counts`` are those of the whole steps in it, which last ``steps_s`` without the recorder.
+
+    ``lost`` is the share of the window's time that the recorder took, and ``lost_behind`` that of the pause behind it;
+    None where no steps in the pause show it. ``missing`` records were lost.
+    """
+
+    process: str
+    file: str
+    unix_s: float
+    span_s: float
+    busy_s: float
+    causes: Mapping[str, float]
+    owners: Mapping[str, float]
+    counts: Mapping[str, float]
+    steps_s: tuple[float, ...]
+    lost: float | None
+    lost_behind: float
+    missing: int
+
+    @property
+    def step_s(self) -> float | None:
+        """The time of a step; None where none repeats."""
+        return float(np.mean(self.steps_s)) if self.steps_s else None
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """The idle time by cause, that between calls by its owners."""
+        return {**{name: seconds for name, seconds in self.causes.items() if name != BETWEEN}, **self.owners}
+
+
+def shown(process: str, file: str, unix_s: float, found: Diagnosis) -> Window | None:
+    """What a diagnosis shows; None if it has no idle time."""
+    if found.idle is None:
+        return None
+    counts, step, steps = side(file, found).counts, found.step, found.steps
+    measured = step is not None and step.measured
+    share = step.unwatched_s / step.watched_s if step is not None and measured else 1.0
+    times_s = np.diff(steps.begins_ns) * 1e-9 * share if steps is not None else np.empty(0)
+    calls = found.recorded.calls if found.recorded is not None else 0.0
+    quiet = any(pause.quiet for pause in found.trace.pauses)
+    return Window(
+        process,
+        file,
+        unix_s,
+        found.idle.span_s,
+        found.idle.busy_s,
+        {cause: seconds for cause, seconds in found.idle.causes.items() if seconds > 0},
+        {owner.name: owner.seconds for owner in owners(found.idle)},
+        {name: counts.figures.get(name, 0) * max(counts.steps, 1) for name in COUNTED},
+        tuple(times_s.tolist()),
+        max(1 - share, 0.0) if measured else None,
+        0.0 if quiet or step is None else min(calls * CALLED_S / max(step.unwatched_s, CALLED_S), 1.0),
+        sum(found.trace.lost.values()),
+    )

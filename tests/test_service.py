@@ -1,0 +1,414 @@
+"""Tests of watching for hours: budgets, alerts, metrics, who may ask, and real processes around a made-up GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import call
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from watched import Place
+
+from microbench.core.errors import ExitCode, UsageError
+from microbench.service.alerts import Alerts
+from microbench.service.budget import LEAST_BETWEEN_S, Budget
+from microbench.service.door import MOST_BYTES, Door, ask, run_folder
+from microbench.service.metrics import MOST_NAMES, Metrics
+from microbench.service.windows import COUNTED, Window
+
+NO_PARTS: Mapping[str, float] = {}
+
+
+def window(step_s: float = 0.001, number: int = 0, **changed: Any) -> Window:
+    steps = max(round(1 / step_s), 1)
+    given = Window(
+        "serve.py-42", f"serve.py-42-{number:06}.rows", 1e9 + 60 * number, 1.0, 0.3, {"waits": 0.7}, NO_PARTS,
+        {"launches": 20.0 * steps}, (step_s,) * steps, 0.1, 0.0, 0,
+    )  # fmt: skip
+    return given._replace(**changed)
+
+
+# Budgets
+
+
+@pytest.mark.parametrize("share", [0.003, 0.01, 0.05])
+@pytest.mark.parametrize("loss", [0.0, 0.02, 0.13, 0.35])
+def test_a_budget_is_kept_and_used(share: float, loss: float) -> None:
+    chance = random.Random(f"{share} {loss}")
+    budget = Budget(share, 0.0)
+    now_s = lost_s = 0.0
+    while now_s < 4 * 3600:
+        due_s = budget.next_s(now_s)
+        assert due_s is not None
+        now_s = max(now_s, due_s) + budget.window_s + budget.pause_s
+        lost_s += budget.window_s * loss + budget.pause_s * loss / 10
+        measured = max(loss + chance.gauss(0, 0.02), 0.0)
+        budget.add([window(lost=measured, lost_behind=loss / 10)], budget.window_s, budget.pause_s)
+        assert lost_s <= 1.02 * share * now_s
+    limited = budget.window_s * loss > share * LEAST_BETWEEN_S
+    assert not limited or lost_s > 0.5 * share * now_s
+
+
+def test_a_loss_that_nobody_knows_counts_as_half_of_the_window() -> None:
+    budget = Budget(0.01, 0.0)
+    assert budget.next_s(0.0) == pytest.approx((0.5 * budget.window_s + 0.1 * budget.pause_s) / 0.01)
+    budget.add([window(lost=None)], 1.0, 0.5)
+    assert budget.lost_s() == pytest.approx(0.5 + 0.05)
+
+
+def test_windows_hold_twenty_steps_within_limits() -> None:
+    budget = Budget(0.01, 0.0)
+    for step_s, window_s in ((0.001, 0.5), (0.1, 2.0), (3.0, 8.0)):
+        budget.add([window(step_s)], 0.5, 0.25)
+        assert budget.window_s == pytest.approx(window_s)
+
+
+def test_a_budget_of_hours_between_windows_cannot_be_kept() -> None:
+    assert Budget(1e-5, 0.0).next_s(0.0) is None
+
+
+# Alerts
+
+
+def told(windows: list[Window]) -> list[dict[str, Any]]:
+    alerts = Alerts()
+    return [said for one in windows if (said := alerts.add(one)) is not None]
+
+
+def test_a_change_is_told_once_with_its_cause() -> None:
+    chance = random.Random(1)
+    before = [window(0.010 * chance.uniform(0.98, 1.02), number) for number in range(30)]
+    slow = {"owners": {"waiting for the data loader": 70 * 0.0041}, "busy_s": 70 * 0.003}
+    after = [window(0.014 * chance.uniform(0.98, 1.02), number, **slow) for number in range(30, 60)]
+    (said,) = told(before + after)
+    assert said["times"] == pytest.approx(1.4, rel=0.03)
+    assert said["cause"] == "waiting for the data loader"
+    assert said["cause_s"] == [0.0, pytest.approx(0.0041, rel=0.03)]
+    assert "the step takes 1.4 times as long: waiting for the data loader 0 s → " in said["microbench"]
+    assert json.loads(json.dumps(said)) == said
+
+
+def test_scatter_is_no_change() -> None:
+    false = 0
+    for seed in range(5):
+        chance = random.Random(seed)
+        false += len(told([window(0.010 * chance.lognormvariate(0, 0.05), number) for number in range(120)]))
+    assert false <= 1
+
+
+def test_a_program_without_steps_has_no_alerts() -> None:
+    assert told([window(number=number, steps_s=()) for number in range(20)]) == []
+
+
+# Metrics
+
+
+def sums(metrics: Metrics) -> dict[str, Any]:
+    """What the server says, by the name of a sample and its labels without the process."""
+    request = urllib.request.Request(metrics.address, headers={"Accept": "application/openmetrics-text"})
+    with urllib.request.urlopen(request) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        " ".join([sample.name, *(value for name, value in sorted(sample.labels.items()) if name != "process")]): sample
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_add_up_and_name_the_file() -> None:
+    metrics = Metrics("127.0.0.1:0")
+    for number in range(3):
+        metrics.add(window(0.02, number, owners={"torch.nn modules": 0.2}))
+    metrics.keep({"serve.py-42"}, 0.008)
+    found = sums(metrics)
+    assert found["microbench_gpu_idle_seconds_total waits"].value == pytest.approx(2.1)
+    assert found["microbench_gpu_busy_seconds_total"].value == pytest.approx(0.9)
+    assert found["microbench_recorded_seconds_total"].value == 3
+    assert found["microbench_launches_total"].value == 3000
+    assert found["microbench_host_seconds_total torch.nn modules"].value == pytest.approx(0.6)
+    assert found["microbench_windows_total"].exemplar.labels == {"file": "serve.py-42-000002.rows"}
+    assert found["microbench_recording_loss_ratio"].value == 0.008
+    buckets = [found[f"microbench_step_seconds_bucket {end}"].value for end in ("0.01", "0.03", "+Inf")]
+    assert buckets == [0, 150, 150]
+    assert found["microbench_step_seconds_sum"].value == pytest.approx(3)
+    metrics.keep(set(), 0.0)
+    assert not any("idle" in name for name in sums(metrics))
+
+
+def test_the_dashboard_asks_for_metrics_that_are_served() -> None:
+    metrics = Metrics("127.0.0.1:0")
+    metrics.add(window(owners={"torch.nn modules": 0.2}, counts=dict.fromkeys(COUNTED, 1.0)))
+    metrics.keep({"serve.py-42"}, 0.008)
+    dashboard = json.loads((Path(__file__).parent.parent / "docs" / "grafana-watch.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    names = {name for expr in asked for name in re.findall(r"microbench_\w+", expr)}
+    assert len(names) > 10
+    assert names <= {sample.split()[0] for sample in sums(metrics)}
+
+
+def test_owners_without_end_become_other() -> None:
+    metrics = Metrics("127.0.0.1:0")
+    for number in range(3 * MOST_NAMES):
+        metrics.add(window(number=number, owners={f"package {number}": 1.0}))
+    metrics.keep({"serve.py-42"}, 0.0)
+    owners = [name for name in sums(metrics) if name.startswith("microbench_host_seconds_total")]
+    assert len(owners) == MOST_NAMES + 1
+    assert sums(metrics)["microbench_host_seconds_total other"].value == 2 * MOST_NAMES
+
+
+@pytest.mark.parametrize("address", [":x", "nowhere.invalid:1", ":99999"])
+def test_an_address_that_cannot_be_served_is_an_error(address: str) -> None:
+    with pytest.raises(UsageError):
+        Metrics(address)
+
+
+# Who may ask
+
+
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "microbench"
+
+
+@pytest.fixture
+def door(private: Path) -> Iterator[Door]:
+    opened = Door(lambda for_s: {"files": [f"{for_s:g}"], "processes": 1})
+    opened.open()
+    yield opened
+    opened.close()
+    assert not list(private.iterdir())
+
+
+def talk(path: Path, data: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as side, contextlib.suppress(OSError):
+        side.connect(str(path))
+        side.settimeout(20)
+        side.sendall(data)
+        side.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: side.recv(4096), b""))
+    return b""
+
+
+def test_a_child_finds_the_watch_of_its_parent(door: Door) -> None:
+    assert ask(os.getpid(), 5)["files"] == ["5"]
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert ask(child.pid, 0.5)["files"] == ["0.5"]
+        child.kill()
+
+
+def test_nobody_but_this_user_gets_in(private: Path, door: Door) -> None:
+    (path,) = private.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert private.stat().st_mode & 0o777 == 0o700
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    private.parent.chmod(0o755)
+    private.chmod(0o755)
+    path.chmod(0o666)
+    request = b'{"for_s": 5}\\n'
+    code = f"import os, socket; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.connect({str(path)!r}); "
+    code += f"s.sendall(b'{request.decode()}'); print(s.recv(99))"
+    for folder in private.parents:  # which pytest has made private
+        with contextlib.suppress(OSError):
+            folder.chmod(folder.stat().st_mode | 0o111)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stdout in ("b''\n", "") or "Reset" in ended.stderr, ended.stderr
+    assert b"files" in talk(path, request.replace(b"\\n", b"\n"))
+
+
+def test_a_folder_of_somebody_else_is_refused(private: Path) -> None:
+    private.mkdir(mode=0o777)
+    private.chmod(0o777)
+    with pytest.raises(UsageError, match="alone"):
+        run_folder()
+    private.rmdir()
+    private.symlink_to("/tmp")
+    with pytest.raises(UsageError, match="alone"):
+        run_folder()
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_hostile_bytes_change_nothing(private: Path, door: Door, count: int) -> None:
+    (path,) = private.iterdir()
+    chance = random.Random(count)
+    right = b'{"for_s": 5}\n'
+    odd = [
+        b"", b"\n", b"5\n", b"[]\n", b"\0" * 100 + b"\n",
+        b'{"for_s": "5"}\n', b'{"for_s": true}\n', b'{"for_s": NaN}\n', b'{"for_s": 1e999}\n',
+        b'{"for_s": -5}\n', b"[" * 5000 + b"\n", b"\xff\xfe\n", right[:-1], b"x" * (MOST_BYTES + 2),
+    ]  # fmt: skip
+    for number in range(count):
+        data = odd[number] if number < len(odd) else bytearray(right)
+        for _ in range(chance.randrange(1, 4) if number >= len(odd) else 0):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        answer = talk(path, bytes(data))
+        with contextlib.suppress(ValueError, RecursionError):
+            asked = json.loads(data)
+            assert b"error" in answer or b"files" in answer or not bytes(data).endswith(b"\n"), asked
+    assert b"files" in talk(path, right)
+
+
+def test_guests_who_say_nothing_do_not_keep_others_out(private: Path, door: Door) -> None:
+    (path,) = private.iterdir()
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            side = stack.enter_context(socket.socket(socket.AF_UNIX))
+            side.connect(str(path))
+    time.sleep(0.2)
+    assert ask(os.getpid(), 5)["files"] == ["5"]
+
+
+def test_sockets_of_killed_watches_go(private: Path) -> None:
+    run_folder()
+    (private / "4194305.sock").touch()  # no process has this number
+    Door(lambda _: {}).close()
+    assert not list(private.iterdir())
+    with pytest.raises(UsageError, match="no microbench watch runs"):
+        ask(os.getpid(), 5)
+    with pytest.raises(UsageError, match="too long"):
+        ask(os.getpid(), 6000)
+
+
+# Real processes
+
+SERVING = """
+import os, signal, sys, time, torch
+print(os.getpid(), torch.library.stand_in_subscribed(), flush=True)
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+while not ended:
+    torch.steps(1)
+    torch.catch_up()
+    time.sleep(0.001)
+print("subscribed", torch.library.stand_in_subscribed(), "descriptors", len(os.listdir("/proc/self/fd")), flush=True)
+sys.exit(7)
+"""
+
+
+class Watched:
+    """A program under microbench watch, and its process."""
+
+    def __init__(self, place: Place, folder: Path, *options: str) -> None:
+        (folder / "program.py").write_text(SERVING)
+        watch = [sys.executable, "-m", "microbench", "watch", *options, "-o", "kept", "--"]
+        self.variables = {**place.environment(), "XDG_RUNTIME_DIR": str(folder), "XDG_DATA_HOME": str(folder)}
+        self.variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parent.parent}"
+        self.folder = folder
+        with (folder / "errors").open("w") as errors:
+            self.watch = subprocess.Popen(
+                [*watch, sys.executable, "program.py"], cwd=folder, env=self.variables, stdout=subprocess.PIPE,
+                stderr=errors, text=True,
+            )  # fmt: skip
+        assert self.watch.stdout is not None
+        self.output = self.watch.stdout
+        self.pid, self.subscribed = map(int, self.output.readline().split())
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self.pid, self.watch.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.watch.wait(60)
+        self.output.close()
+
+    def attach(self, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "microbench", "watch", "--attach", str(self.pid), *options]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    def end(self) -> tuple[int, str, str]:
+        """The exit code, the rest of the program's output, and the watch's words."""
+        os.kill(self.pid, signal.SIGTERM)
+        said = self.output.read()
+        return self.watch.wait(60), said, (self.folder / "errors").read_text()
+
+
+def test_a_dormant_program_is_recorded_when_somebody_asks(place: Place, tmp_path: Path) -> None:
+    with Watched(place, tmp_path, "--dormant") as watched:
+        assert watched.subscribed == 0
+        for number in (1, 2):
+            asked = watched.attach("--for", "0.3s")
+            assert asked.returncode == 0, asked.stderr
+            assert f"recorded: {tmp_path}/kept/program.py-{watched.pid}-{number:06}.rows" in asked.stderr
+            assert "each of 20 kernels" in asked.stderr
+            assert "from pauses of the recording" in " ".join(asked.stderr.split())
+        code, said, errors = watched.end()
+        assert code == 7
+        assert said.startswith("subscribed 0 ")
+        assert "recorded: 2 windows" in errors
+        assert sorted(path.suffix for path in (tmp_path / "kept").iterdir()) == [".rows", ".rows"]
+        assert not list((tmp_path / "microbench").iterdir())
+        assert "ended" in watched.attach().stderr or "no microbench watch" in watched.attach().stderr
+
+
+def test_a_killed_watch_leaves_the_program_unharmed(place: Place, tmp_path: Path) -> None:
+    with Watched(place, tmp_path, "--dormant") as watched:
+        asking = [sys.executable, "-m", "microbench", "watch", "--attach", str(watched.pid), "--for", "20s"]
+        with subprocess.Popen(asking, cwd=tmp_path, env=watched.variables, stderr=subprocess.PIPE, text=True) as guest:
+            growing = tmp_path / "kept" / "now" / f"program.py-{watched.pid}.rows"
+            while growing.stat().st_size == 0:
+                time.sleep(0.05)
+            watched.watch.kill()
+            assert watched.watch.wait(60) == -signal.SIGKILL
+            assert guest.stderr is not None
+            assert "has ended" in guest.stderr.read()
+        deadline_s = time.monotonic() + 60  # the recorder notices, and gives CUPTI back
+        while growing.read_bytes()[-64:].find(b"ended=1") < 0:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        os.kill(watched.pid, signal.SIGTERM)
+        assert watched.output.read().startswith("subscribed 0 ")
+
+
+def test_a_killed_program_ends_the_watch_cleanly(place: Place, tmp_path: Path) -> None:
+    with Watched(place, tmp_path, "--dormant") as watched:
+        asking = [sys.executable, "-m", "microbench", "watch", "--attach", str(watched.pid), "--for", "20s"]
+        with subprocess.Popen(asking, cwd=tmp_path, env=watched.variables, stderr=subprocess.PIPE, text=True) as guest:
+            while (tmp_path / "kept" / "now" / f"program.py-{watched.pid}.rows").stat().st_size == 0:
+                time.sleep(0.05)
+            os.kill(watched.pid, signal.SIGKILL)
+            assert watched.watch.wait(60) == -signal.SIGKILL
+            assert guest.stderr is not None
+            assert "ended" in guest.stderr.read()
+        assert not (tmp_path / "kept" / "now").exists()
+        assert not list((tmp_path / "microbench").iterdir())
+
+
+def test_a_budget_records_by_itself(place: Place, tmp_path: Path) -> None:
+    with Watched(place, tmp_path, "--budget", "50%", "--metrics", "127.0.0.1:0") as watched:
+        while not list((tmp_path / "kept").glob("*.rows")):
+            time.sleep(0.1)
+        time.sleep(3)
+        address = (tmp_path / "errors").read_text().split()[1]
+        with urllib.request.urlopen(address) as answer:
+            assert b"microbench_windows_total" in answer.read()
+        code, _, errors = watched.end()
+        assert code == 7
+        assert "recorded: 1 window, which took at most" in errors
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--budget 0", "--budget 1", "--budget 60%", "--dormant --budget 1%", "--dormant --whole", "--dormant --keep x"],
+)
+def test_options_that_do_not_fit_are_refused(options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("watch", *options.split(), "--", "true").exit_code == ExitCode.USAGE
+    assert not list(tmp_path.iterdir())
