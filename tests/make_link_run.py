@@ -1,7 +1,10 @@
 """Runs of the link suite on the simulated machine, with other facts of the link and as many GPUs as a test asks for."""
 
+import csv
+import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from fake_session import run_case
 from make_run import DEVICE, make_run, measurement, outcome, with_suite
@@ -69,6 +72,24 @@ def rate(name: str, value: float, size_bytes: int, bound: str | None = None, **m
     """A rate as samples: seconds of one copy of ``size_bytes``."""
     one = measurement(name, size_bytes / value, spread=0.001, work=Work(bytes=size_bytes), bound=bound, **more)
     return replace(one, verified="every byte compared", needs_verification=True)
+
+
+def measured_batches(machine: str) -> dict[tuple[str, int, int], float]:
+    """What link_batch measured on a real GPU, in B/s: by way, bytes of a piece, and pieces."""
+    with (Path(__file__).parent.parent / "lab" / "measurements" / "batches.csv").open() as file:
+        found = {row["what"]: float(row["microbench"]) for row in csv.DictReader(file) if row["machine"] == machine}
+    words = {what: re.fullmatch(r"(\w+), (\d+) pieces of (\d+) KiB", what) for what in found}
+    return {(at[1], int(at[3]) << 10, int(at[2])): found[what] * 1e9 for what, at in words.items() if at}
+
+
+def with_batches(run: Run, batches: Mapping[tuple[str, int, int], float]) -> Run:
+    """The run with these rates as link_batch's."""
+    made, device = [], next(one.device for one in run.outcomes if one.device)
+    for (way, size, pieces), value in batches.items():
+        copied = [rate("bandwidth", value, size * pieces, "pcie_h2d")]
+        one = outcome("link_batch", copied, way=way, piece_bytes=size, pieces_copied=pieces)
+        made.append(replace(one, device=device))
+    return with_suite(run, ("link_batch",), "full", made)
 
 
 def state(facts: Facts) -> Outcome:

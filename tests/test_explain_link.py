@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with_facts, without
-from make_link_run import Facts, state, two_switches
+from link_evidence import SEVERAL, WHOLE, changed, evidence, findings, peer_outcomes, scaled, with_facts, without
+from make_link_run import Facts, measured_batches, state, two_switches, with_batches
 from make_run import measurement
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from microbench.analysis.stats import rows
 from microbench.core.model import Outcome, Run
 from microbench.explain import link_facts as links
 from microbench.explain import rules
+from microbench.explain.constants import constants
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 
 ROWS = rows(SEVERAL)
@@ -166,3 +167,16 @@ def test_pairs_are_measured_refused_or_failed() -> None:
     assert links.lacking(refused)[0] == {"no peer access": [links.Pair(0, 1), links.Pair(2, 1), links.Pair(3, 1)]}
     failed = evidence(peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1))
     assert links.lacking(failed) == ({}, {"byte 3 differs": [links.Pair(0, 1)]})
+
+
+def test_many_small_copies_are_faster_where_constants_say_so() -> None:
+    """On this H100 one call loses at 16 KiB and wins again beyond."""
+    run = with_batches(without("link_batch"), measured_batches("H100"))
+    found, known = findings(run)["link.batch"], {one.name: one.constant.value for one in constants(evidence(run))}
+    assert (known["link.h2d_gathered_up_to.1024"], known["link.h2d_batched_up_to.1024"]) == (256 << 10, 4 << 10)
+    assert "one gathering kernel at every tested size" in found.text
+    assert "one batched call up to 4 KiB and at 28 KiB, 64 KiB and 256 KiB" in found.text
+    assert "With pieces of 1 KiB, one gathering kernel is faster from 16 pieces on" in found.text
+    few = scaled("link_batch", "bandwidth", 0.1, run, way="gather", piece_bytes=1024, pieces_copied=16)
+    assert "from 256 pieces on" in findings(few)["link.batch"].text
+    assert {row.split("[")[0] for row in found.rests_on} == {"link_batch"}

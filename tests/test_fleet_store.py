@@ -25,6 +25,7 @@ from microbench.core.errors import ExitCode, ResultNotWrittenError, UsageError
 from microbench.core.model import MemoryErrors, Run
 from microbench.fleet import campaign as campaigns
 from microbench.fleet.records import Source, records
+from microbench.fleet.windows import LOG, Window
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
@@ -347,6 +348,25 @@ def test_many_runs_are_read_by_several_processes(tmp_path: Path, monkeypatch: py
     sources = [Source(written(tmp_path, f"run-{n}"), "c", f"n{n}", {}) for n in range(3)]
     assert store.add_all(tmp_path / "store", sources).runs == 3
     assert answer(tmp_path / "store", "SELECT count(DISTINCT node) FROM rows") == [(3,)]
+
+
+def test_windows_of_a_long_watch_are_rows_of_their_own(tmp_path: Path) -> None:
+    logs, folder = tmp_path / "recording-1", tmp_path / "store"
+    logs.mkdir()
+    for number, waits_s in ((1, 0.5), (2, 0.25)):
+        window = Window("serve.py-42", "f", 1e9 + number, 1.0, 0.4, {"waits": waits_s}, {}, {"launches": 50.0},
+                        (0.01,) * 50, 0.1, 0.0, 0)  # fmt: skip
+        with (logs / LOG).open("ab") as log:
+            log.write(msgspec.json.encode(window) + b"\n")
+        options = ("--store", str(folder), "--campaign", "job-7", "--node", "n1")
+        stored = call("fleet", "import", str(logs), *options)  # the second time the log has grown
+        assert (stored.exit_code, stored.stdout.split()[0]) == (0, str(5 * number)), stored.output
+    sql = "SELECT campaign, node, name, sum(seconds) FROM windows WHERE kind = 'cause' GROUP BY ALL"
+    assert answer(folder, sql) == [("job-7", "n1", "waits", 0.75)]
+    assert answer(folder, "SELECT sum(count) FROM windows WHERE name = 'launches'") == [(100.0,)]
+    assert answer(folder, "SELECT count(*) FROM runs") == [(0,)]
+    (logs / LOG).write_text('{"process": "x"}\n')
+    assert call("fleet", "import", str(logs), "--store", str(folder)).exit_code == ExitCode.UNREADABLE_RUN
 
 
 INTERRUPTED = """

@@ -44,23 +44,23 @@ LINES = {
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
     "recorder": 1759,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
-    "gpu": 8386,
+    "gpu": 8390,
     "meter": 951,
-    "experiments": 9933,  # async functions and generators are run; compilers have bounded memory; large outputs
+    "experiments": 9939,  # async functions and generators are run; compilers have bounded memory; large outputs
     "benchmarks": 4764,  # rates of functions
     "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
-    "model": 3958,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
-    "explain": 6339,  # functions are compared with ceilings as kernels are; constants for other libraries
+    "model": 3999,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
+    "explain": 6379,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3400,
-    "diagnosis": 7006,  # counts, what changed; the largest kernels; what to record anew, as commands; a lost window
+    "diagnosis": 7110,  # what changed; largest kernels; what to record anew; who pauses; small copies; a lost window
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8069,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
-    "fleet": 3427,  # TLS is refused in words; what workers return and files of the store hold is checked; JSON
+    "report": 8100,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "fleet": 3537,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2351,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
-    "service": 670,  # watching for hours: budget, metrics, alerts, who may ask
-    "cli": 2633,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
+    "service": 657,  # watching for hours: budget, metrics, alerts, who may ask
+    "cli": 2643,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with_gpu
-from make_link_run import FLAT, make_link_run, rate, state, two_switches
+from make_link_run import FLAT, make_link_run, measured_batches, rate, state, two_switches, with_batches
 from make_run import make_run, outcome
 from msgspec.structs import replace
 from sections import drawn, lines_of, section, some, study, suite_report
@@ -83,6 +83,22 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
     assert (ends["pinned"], ends["fit"]) == ((1, 64 << 10), pytest.approx(ends["pinned"]))
     assert picture.marks == ()  # half of b is reached at 141 KiB, as the words still say
     assert "half of b at" in picture.about
+
+
+def test_many_small_copies_are_a_line_for_each_way() -> None:
+    known = measured_batches("H200")
+    run = with_batches(WHOLE, known)
+    picture = some(link.batches(evidence(run)))
+    names = {"a copy each": "loop", "one batched call": "batched", "one gathering kernel": "gather"}
+    assert [line.name for line in picture.lines] == [*names, "ceiling 58.4 GB/s"]
+    assert picture.about.startswith("1024 pieces")
+    for line in picture.lines[:-1]:
+        own = {at: value for (way, at, pieces), value in known.items() if (way, pieces) == (names[line.name], 1024)}
+        assert dict(line.points) == pytest.approx(own, rel=0.001)
+    assert picture in section(run, "link").pictures
+    assert study(run, "link_batch").curve is None
+    two = {at: value for at, value in known.items() if at[1] in (1024, 4096)}
+    assert link.batches(evidence(with_batches(WHOLE, two))) is None
 
 
 def test_a_figure_above_its_limit_says_so() -> None:

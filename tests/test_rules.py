@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 from changed_run import bundled, changed, figures, in_one_round, scaled, with_facts, with_gpu, with_metrics, without
+from make_link_run import measured_batches, with_batches
 from msgspec.structs import replace
 from read_findings import by_rule, check_shape
 
@@ -52,6 +53,11 @@ def pairs(status: str) -> Run:
 
 # Faults to the host that lose less than their threshold.
 TO_HOST = scaled(LINK, "link_managed", "bandwidth", 1.4, way="fault_to_host")
+
+# Many small copies as an H100 made them, and without the kernel that gathers 256 pieces.
+MANY = with_batches(LINK, measured_batches("H100"))
+CALLS = without(without(without(MANY, "link_batch", way="gather"), "link_batch", pieces_copied=16), "link_batch",
+                pieces_copied=1024)  # fmt: skip
 
 
 def launching(factor: float) -> Run:
@@ -241,6 +247,12 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
      "advice", ["51.3 GB/s", "52.6 GB/s", "128 B"]),
     ("link.chunks", LINK, "advice", ["42.4 %", "50 %"]),
     ("link.chunks", without(LINK, "link_chunks", streams=2), "note", []),
+    ("link.batch", MANY, "advice", ["32.2 GB/s", "87×", "55.1 %"]),
+    ("link.batch", CALLS, "advice", ["19.7 GB/s", "2.4×", "33.8 %"]),
+    ("link.batch", scaled(CALLS, "link_batch", "bandwidth", 0.47, way="batched"), "advice",
+     ["9.28 GB/s", "1.14×", "15.9 %"]),
+    ("link.batch", scaled(CALLS, "link_batch", "bandwidth", 0.45, way="batched"), "note",
+     ["8.89 GB/s", "1.09×", "15.2 %"]),
     ("link.managed", LINK, "advice", ["7.4×", "6.80 GB/s", "50.4 GB/s"]),
     ("link.managed", scaled(TO_HOST, "link_managed", "bandwidth", 5.8, way="fault_to_device"), "advice",
      ["1.28×", "39.5 GB/s", "50.4 GB/s"]),
@@ -288,7 +300,7 @@ def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str,
     ("compute.libraries",
      without(without(COMPUTE, "gemm_throughput", library="torch"), "gemm_throughput", library="cupy")),
     ("compute.path", without(COMPUTE, "tensor_ceiling")), ("link.errors", LINK), ("link.over_limit", LINK),
-    ("link.settings", LINK),
+    ("link.settings", LINK), ("link.batch", LINK), ("link.batch", without(MANY, "link_batch", way="loop")),
 ])  # fmt: skip
 def test_a_rule_without_cause_is_silent(rule: str, run: Run) -> None:
     assert rule not in by_rule(run, rule.partition(".")[0])

@@ -13,21 +13,23 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import call
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from watched import Place
+from watched import NotPython, Place
 
 from microbench.core.errors import ExitCode, UsageError
+from microbench.fleet.windows import Window
 from microbench.service.alerts import Alerts
 from microbench.service.budget import LEAST_BETWEEN_S, Budget
 from microbench.service.door import MOST_BYTES, Door, ask, run_folder
 from microbench.service.metrics import MOST_NAMES, Metrics
-from microbench.service.windows import COUNTED, Window
+from microbench.service.windows import COUNTED
 
 NO_PARTS: Mapping[str, float] = {}
 
@@ -38,7 +40,7 @@ def window(step_s: float = 0.001, number: int = 0, **changed: Any) -> Window:
         "serve.py-42", f"serve.py-42-{number:06}.rows", 1e9 + 60 * number, 1.0, 0.3, {"waits": 0.7}, NO_PARTS,
         {"launches": 20.0 * steps}, (step_s,) * steps, 0.1, 0.0, 0,
     )  # fmt: skip
-    return given._replace(**changed)
+    return msgspec.structs.replace(given, **changed)
 
 
 # Budgets
@@ -294,23 +296,29 @@ while not ended:
     torch.steps(1)
     torch.catch_up()
     time.sleep(0.001)
-print("subscribed", torch.library.stand_in_subscribed(), "descriptors", len(os.listdir("/proc/self/fd")), flush=True)
+print("subscribed", torch.library.stand_in_subscribed(), "threads", len(os.listdir("/proc/self/task")), flush=True)
 sys.exit(7)
 """
+
+
+PYTHON = (sys.executable, "program.py")
 
 
 class Watched:
     """A program under microbench watch, and its process."""
 
-    def __init__(self, place: Place, folder: Path, *options: str) -> None:
+    def __init__(
+        self, place: Place, folder: Path, *options: str, command: Sequence[str] = PYTHON, **variables: str
+    ) -> None:
         (folder / "program.py").write_text(SERVING)
         watch = [sys.executable, "-m", "microbench", "watch", *options, "-o", "kept", "--"]
         self.variables = {**place.environment(), "XDG_RUNTIME_DIR": str(folder), "XDG_DATA_HOME": str(folder)}
         self.variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parent.parent}"
+        self.variables |= variables
         self.folder = folder
         with (folder / "errors").open("w") as errors:
             self.watch = subprocess.Popen(
-                [*watch, sys.executable, "program.py"], cwd=folder, env=self.variables, stdout=subprocess.PIPE,
+                [*watch, *command], cwd=folder, env=self.variables, stdout=subprocess.PIPE,
                 stderr=errors, text=True,
             )  # fmt: skip
         assert self.watch.stdout is not None
@@ -348,14 +356,28 @@ def test_a_dormant_program_is_recorded_when_somebody_asks(place: Place, tmp_path
             assert asked.returncode == 0, asked.stderr
             assert f"recorded: {tmp_path}/kept/program.py-{watched.pid}-{number:06}.rows" in asked.stderr
             assert "each of 20 kernels" in asked.stderr
-            assert "from pauses of the recording" in " ".join(asked.stderr.split())
         code, said, errors = watched.end()
         assert code == 7
-        assert said.startswith("subscribed 0 ")
+        _, subscribed, _, threads = said.split()
+        assert (subscribed, int(threads) <= 4) == ("0", True), said  # itself, CUPTI's two, and the one that sleeps
         assert "recorded: 2 windows" in errors
-        assert sorted(path.suffix for path in (tmp_path / "kept").iterdir()) == [".rows", ".rows"]
+        assert sorted(path.suffix for path in (tmp_path / "kept").iterdir()) == [".jsonl", ".rows", ".rows"]
         assert not list((tmp_path / "microbench").iterdir())
         assert "ended" in watched.attach().stderr or "no microbench watch" in watched.attach().stderr
+
+
+def test_a_program_that_is_not_python_is_recorded_as_often_as_somebody_asks(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    other = NotPython(Place(tmp_path / "c"))
+    command = ("sh", "-c", f"echo $$ 0; exec {other.program} init paced 100000")
+    with Watched(place, tmp_path, "--dormant", command=command, **other.variables) as watched:
+        for number in (1, 2, 3):
+            asked = watched.attach("--for", "0.3s")
+            assert asked.returncode == 0, asked.stderr
+            assert f"{number:06}.rows" in asked.stderr
+            assert "each of 20 kernels" in asked.stderr
+        assert len(os.listdir(f"/proc/{watched.pid}/task")) <= 4
+        assert watched.end()[0] == -signal.SIGTERM
 
 
 def test_a_killed_watch_leaves_the_program_unharmed(place: Place, tmp_path: Path) -> None:

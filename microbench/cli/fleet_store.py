@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -24,11 +25,12 @@ USUAL_LAST = 200
 
 STORE = option("DIR", "The folder of the store.", default=REQUIRED)
 CAMPAIGN = option("ID", "The campaign; default: imported, or the newest.")
+IDLE = "SELECT campaign, name, sum(seconds) FROM windows WHERE kind = 'cause' GROUP BY ALL ORDER BY 1, 3 DESC"
 WHY = flag("Show the rule behind each finding.")
 
 
 def import_(
-    names: list[str] = argument("RUN...", "Run files, ids or labels of runs, or folders of campaigns."),
+    names: list[str] = argument("RUN...", "Run files, ids or labels of runs, folders of campaigns or of long watches."),
     store: Path = STORE,
     campaign: str | None = CAMPAIGN,
     node: str = option("NAME", "The machine of the runs; default: its GPU's UUID.", default=""),
@@ -43,6 +45,7 @@ def import_(
     from microbench.fleet import store as stores
     from microbench.fleet.campaign import CAMPAIGN_FILE, parsed_labels
     from microbench.fleet.records import Source
+    from microbench.fleet.windows import LOG
     from microbench.library.runs import located
 
     given = parsed_labels(labels)
@@ -50,8 +53,15 @@ def import_(
     for name in names:
         if (Path(name) / CAMPAIGN_FILE).is_file():
             sources += stores.campaign_sources(Path(name))
+        elif (log := Path(name) / LOG).is_file():
+            own = node or os.uname().nodename
+            rows = stores.add_windows(store, Source(log, campaign or "imported", own, given))
+            typer.echo(f"{rows} rows of windows stored")
         else:
             sources.append(Source(located(name), campaign or "imported", node, given))
+    if not sources:
+        typer.echo(f'next: microbench fleet query --store {plain(store)} "{IDLE}"')
+        return ExitCode.MEASURED
     added = stores.add_all(store, sources)
     known = f"; {added.known} were there already" if added.known else ""
     typer.echo(f"{added.rows} rows of {counted(added.runs, 'run')} stored{known}")
@@ -64,7 +74,7 @@ def import_(
 
 
 def query(
-    sql: str = argument("SQL", "One SELECT over the views rows, runs, nodes and findings."),
+    sql: str = argument("SQL", "One SELECT over the views rows, runs, nodes, findings and windows."),
     store: Path = STORE,
     json: bool = flag("Write JSON, one object a row."),
     csv: bool = flag("Write CSV."),

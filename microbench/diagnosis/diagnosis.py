@@ -6,13 +6,13 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import as_time, counted, percent, round_percent
+from microbench.core.units import as_time, counted, percent, quantity, round_percent, size
 from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
@@ -20,11 +20,11 @@ from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import BETWEEN, MANAGED, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
-from microbench.diagnosis.recorded import Change, Recorded, layer_of, recorded
+from microbench.diagnosis.recorded import Change, Recorded, SmallCopies, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
 from microbench.diagnosis.window import middle, of_one_gpu, one_window, other_parts
-from microbench.model.constants import Constant, Fit, around
+from microbench.model.constants import BATCHED, Constant, Fit, around, batched_rate
 from microbench.model.fit import missing, with_calls
 from microbench.model.forecast import making, predict, step_time
 from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
@@ -161,6 +161,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     owners of host time, if it can be played. ``unwatched`` describes ``recorded.steps`` steps without the recorder's
     costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why. ``asked`` is the
     function whose calls were to be the steps. ``exchanged`` are the kernels of all windows, if some communicate.
+    ``batched`` are the rates of the step's small copies without a call for each, where the run shows that to be faster.
     """
 
     trace: Trace
@@ -181,6 +182,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     asked: str = ""
     exchanged: Exchanged | None = None
     without: Mapping[str, Without] = {}
+    batched: Mapping[str, Constant] = {}
 
     def share(self, *causes: Cause) -> float:
         """The share of the time in which the GPU idles for these causes."""
@@ -286,6 +288,7 @@ def diagnose(
         asked=asked,
         exchanged=exchanged(whole, device),
         without=foreseen.without,
+        batched=batched(typical, fit) if typical is not None else {},
     )
 
 
@@ -342,7 +345,7 @@ def _bound(
         pauses_s += found.longest_s
     own_s = min(pauses_s, found.causes[BETWEEN])
     remedy = best.name if best is not None else ""
-    copies_s = found.copies_s if remedy == "pinned" else 0.0
+    copies_s = found.copies_s if remedy in ("pinned", *BATCHED) else 0.0
     shares: dict[Bound, float] = {
         "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s - recorder_s,
         "host-bound": own_s,
@@ -594,6 +597,17 @@ def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple
         other = msgspec.structs.replace(workload, parts=tuple(part for part in parts if part is not None))
         if changes and all(one in fit.constants for one in needed(other, "stream")):
             yield name, what, other, "stream"
+    for way, rate in batched(typical, fit).items():
+        pieces, piece_bytes, recorded_rate = cast("SmallCopies", typical.small_copies)
+        # A single copy of as many bytes as take so long.
+        copied_s = len(pieces) * piece_bytes / rate.value - fit.constants["h2d_latency"].value
+        equal_bytes = max(round(copied_s * fit.constants["h2d_rate"].value), 1)
+        others = {*pieces[1:]}
+        left = [part for place, part in enumerate(workload.parts) if place not in others]
+        left[pieces[0]] = msgspec.structs.replace(workload.parts[pieces[0]], size_bytes=equal_bytes)
+        what = f"{len(pieces)} copies of {size(piece_bytes)}: {quantity(recorded_rate, 'B/s')}; "
+        what += f"{BATCHED[way][0]} {quantity(rate.value, 'B/s')}"
+        yield way, what, msgspec.structs.replace(workload, parts=tuple(left)), "stream"
     yield "fuse", "fuse kernels in pairs", _in_pairs(workload), "stream"
     if LOOP_CALL in fit.constants and workload.layer != LOOP_LAYER:
         call_s = fit.constants[LOOP_CALL].value
@@ -607,6 +621,17 @@ def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple
             msgspec.structs.replace(workload, parts=calls),
             "stream",
         )
+
+
+def batched(typical: Recorded, fit: Fit) -> dict[str, Constant]:
+    """What rate the step's small copies reach in other ways, those whose whole interval is above the recorded rate, and
+    that are faster than the run's own copies of that size, which no recorder slowed down."""
+    if (small := typical.small_copies) is None:
+        return {}
+    several = {way: batched_rate(known, len(small.places), small.piece_bytes) for way, known in fit.batches.items()}
+    rates = {way: rate for way, rate in several.items() if rate is not None}
+    loop = rates["loop"].value if "loop" in rates else 0.0
+    return {way: rate for way, rate in rates.items() if way in BATCHED and rate.low > small.rate and rate.value > loop}
 
 
 def _in_pairs(workload: Workload) -> Workload:

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -49,6 +49,8 @@ SHORT_PAUSE_S = 5e-5
 STANDS_OUT = 2.0
 # Kernels for which a framework may choose others while a stream captures.
 ATTENTION = re.compile(r"flash|fmha|sdpa|attention|mem_eff", re.IGNORECASE)
+# Copies of alike size, this many or more, may go as one; one is at most so many times as large as the one before it.
+FEWEST_PIECES, ALIKE_SIZES = 16, 1.25
 # Blockers end a graph: what a stream capture refuses, or what the host must see before it can go on.
 BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
 
@@ -73,6 +75,15 @@ class Blocker(msgspec.Struct, frozen=True):
     where: Where = "within"
 
 
+class SmallCopies(NamedTuple):
+    """Copies of alike size from pinned memory to the GPU, one behind the other in a stream: their places in the
+    workload, the mean bytes of one, and the rate of all in B/s from the begin of the first to the end of the last."""
+
+    places: tuple[int, ...]
+    piece_bytes: int
+    rate: float
+
+
 class Recorded(msgspec.Struct, frozen=True):
     """A step as it was recorded, with the recorder's costs in it.
 
@@ -88,7 +99,7 @@ class Recorded(msgspec.Struct, frozen=True):
     that is removed. ``unsure`` is host work that may be shorter beside graphs: by its place the likely and the
     least time in s. ``turning_s`` is the program's own time in s from the wait that ends a step to the end of its
     turn of the loop, None where this is not known. ``replaceable``: PyTorch may submit other kernels than these
-    while it captures.
+    while it captures. ``small_copies`` are those that take longest.
     """
 
     workload: Workload
@@ -112,6 +123,7 @@ class Recorded(msgspec.Struct, frozen=True):
     replaceable: bool
     owned: Mapping[str, Mapping[int, float]]
     every_ns: int
+    small_copies: SmallCopies | None
 
 
 class _Call(msgspec.Struct):
@@ -140,6 +152,7 @@ class _Work(msgspec.Struct, frozen=True):
     source: str
     target: str
     name: str
+    begin_s: float  # since the begin of the step's first call
 
 
 def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
@@ -179,6 +192,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         owned=step.owned,
         every_ns=trace.samples.every_ns if trace.samples is not None else 0,
         replaceable=layer == "torch_eager" and any(one.kind == "memset" or ATTENTION.search(one.name) for one in works),
+        small_copies=step.small_copies(),
     )
 
 
@@ -200,6 +214,7 @@ class _Parts:
         self.unsure: dict[int, tuple[float, float]] = {}
         self.owned: dict[str, dict[int, float]] = {}
         self.pauses_s = 0.0
+        self._runs: list[list[tuple[int, _Work]]] = []  # of copies that may go together, with their places
         self._host_s = 0.0  # since the last part
         self._owned: Counter[str] = Counter()  # of that
         self._ordinary_s = max((call.before_s for call in calls if not call.pause), default=0.0)
@@ -227,9 +242,29 @@ class _Parts:
             for work in kernels:
                 self.parts.append(_kernel(work, self.of, self._taken() + call.own_s if work is kernels[0] else 0.0))
         elif call.work:
+            if len(call.work) == 1 and (call.work[0].source, call.work[0].target) == ("pinned", "device"):
+                self._piece(call.work[0])
             self.parts.append(msgspec.structs.replace(_copy(call.work[0], self.of), host_s=self._taken() + call.own_s))
         else:
             self._host_s += call.own_s
+
+    def _piece(self, copy: _Work) -> None:
+        """The copy goes with those before it, if nothing but events that are recorded came between."""
+        place, before = self._runs[-1][-1] if self._runs else (len(self.parts), copy)
+        between = all(isinstance(part, Event) and not part.awaited for part in self.parts[place + 1 :])
+        alike = before.stream == copy.stream and before.bytes / ALIKE_SIZES <= copy.bytes <= before.bytes * ALIKE_SIZES
+        if not (self._runs and between and alike):
+            self._runs.append([])
+        self._runs[-1].append((len(self.parts), copy))
+
+    def small_copies(self) -> SmallCopies | None:
+        """Of the runs of many copies the one that takes longest."""
+        many = {run[-1][1].begin_s + run[-1][1].duration_s - run[0][1].begin_s: run for run in self._runs
+                if len(run) >= FEWEST_PIECES}  # fmt: skip
+        if (longest_s := max(many, default=0.0)) <= 0:
+            return None
+        run, all_bytes = many[longest_s], sum(copy.bytes for _, copy in many[longest_s])
+        return SmallCopies(tuple(place for place, _ in run), round(all_bytes / len(run)), all_bytes / longest_s)
 
     def end(self) -> None:
         """The host's time since the last part, as a part of its own."""
@@ -374,7 +409,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     calls = []
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)
-        works = _mean_work(trace, [submitted.get(call, []) for call in column])
+        works = _mean_work(trace, [submitted.get(call, []) for call in column], table["begin_ns"][rows[:, 0]])
         times_s = float(before_s[place]), float(own_s[place])
         whose = {owner: float(owned_s[place]) for owner, owned_s in owned.items() if owned_s[place]}
         pause, at = bool(paused[place]), events.get(place, [])
@@ -506,13 +541,15 @@ def _submitted(trace: Trace, device: int) -> dict[int, list[int]]:
     return result
 
 
-def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
-    """The work of one call, each with its mean duration over the steps in which the call had as much work."""
+def _mean_work(trace: Trace, several: list[list[int]], begins_ns: npt.NDArray[np.int64]) -> list[_Work]:
+    """The work of one call, each with its mean begin and duration over the steps in which the call had as much work;
+    the steps begin at ``begins_ns``."""
     most = len(several[-1])
     if not most:
         return []
     alike = np.array([places for places in several if len(places) == most], dtype=np.int64)
-    table = trace.work
+    table, own = trace.work, [len(places) == most for places in several]
+    begin_s = (table["begin_ns"][alike] - begins_ns[own, None]).mean(axis=0) * 1e-9
     durations_s = (table["end_ns"][alike] - table["begin_ns"][alike]).mean(axis=0) * 1e-9
     result = []
     for place in range(most):
@@ -521,7 +558,7 @@ def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
             _Work(
                 WORK_KINDS[row["kind"]], float(durations_s[place]),
                 int(row["stream"]), int(row["blocks"]), int(row["bytes"]), MEMORIES[row["source"]],
-                MEMORIES[row["target"]], name_of(trace, row["name"]),
+                MEMORIES[row["target"]], name_of(trace, row["name"]), float(begin_s[place]),
             )
         )  # fmt: skip
     return result

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed
-from microbench.core.units import as_time, counted, percent, plain, round_percent, times, two_times
+from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent, size, times, two_times
 from microbench.diagnosis import advice
 from microbench.diagnosis.communication import Collective
 from microbench.diagnosis.diagnosis import (
@@ -40,8 +40,9 @@ from microbench.diagnosis.owners import (
     Owner,
     owners,
 )
-from microbench.diagnosis.recorded import BLOCKING, COPY_IN, Blocker, Recorded
+from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
 from microbench.diagnosis.window import WITHOUT
+from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
 from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Processor, Trace, name_of
 
@@ -78,7 +79,17 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     gains = _gains(diagnosis)
     changes = [
         one
-        for of in (_best, _of_graph, _pauses, _communication, _causes, _interruptions, graph_use, gpu_use)
+        for of in (
+            _best,
+            _of_graph,
+            _small_copies,
+            _pauses,
+            _communication,
+            _causes,
+            _interruptions,
+            graph_use,
+            gpu_use,
+        )
         for one in of(diagnosis)
     ]
     return [
@@ -102,7 +113,8 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
     ladder = advice.ladder(diagnosis)
     return {rule: each(diagnosis, idle.causes[cause]) for rule, cause in causes.items()} | {
         "diagnose.best": free_s - diagnosis.remedies[0].step_s if diagnosis.remedies else 0.0,
-        "diagnose.wait_behind": free_s - _without_waits_s(diagnosis),
+        "diagnose.small_copies": free_s - min(_with_s(diagnosis, way) for way in BATCHED),
+        "diagnose.wait_behind": free_s - _with_s(diagnosis, "waits"),
         "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
         "diagnose.library": graph_s, "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
@@ -118,9 +130,9 @@ def _late_s(diagnosis: Diagnosis) -> float:
     return launch_share(diagnosis) * each(diagnosis, diagnosis.idle.span_s) if diagnosis.idle is not None else 0.0
 
 
-def _without_waits_s(diagnosis: Diagnosis) -> float:
-    """The time in s of a step that does not wait for the GPU; inf if that gains nothing."""
-    return next((one.step_s for one in diagnosis.remedies if one.name == "waits"), math.inf)
+def _with_s(diagnosis: Diagnosis, remedy: str) -> float:
+    """The time in s of a step with that remedy; inf if it gains nothing."""
+    return next((one.step_s for one in diagnosis.remedies if one.name == remedy), math.inf)
 
 
 def most_often(trace: Trace) -> str:
@@ -564,6 +576,36 @@ def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
             )
 
 
+def _small_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Small copies that the run's figures show to be faster in one call."""
+    recorded = diagnosis.recorded
+    if recorded is None or recorded.small_copies is None or not diagnosis.batched:
+        return
+    places, piece_bytes, recorded_rate = recorded.small_copies
+    fastest = sorted(diagnosis.batched, key=lambda way: -diagnosis.batched[way].value)
+    ways = [f"{BATCHED[way][0]} {rate_words(diagnosis.batched[way])}" for way in fastest]
+    remedy = next((one for one in diagnosis.remedies if one.name in fastest), None)
+    saves = f". A step then takes {as_time(remedy.step_s)}, {times(remedy.speedup)} as fast" if remedy else ""
+    where = f"on {plain(diagnosis.costs_of)} " if another_gpu(diagnosis.trace, diagnosis.costs_of) else ""
+    title = f"{len(places)} copies of {size(piece_bytes)} reach {quantity(recorded_rate, 'B/s')} as recorded; {where}"
+    yield Finding(
+        rule="diagnose.small_copies",
+        severity="advice" if remedy is not None else "note",
+        title=f"{title}{', '.join(ways)}{saves}",
+        text="That is what link_batch measured, with all addresses at hand.",
+        threshold=f"{FEWEST_PIECES} copies or more of alike size from pinned memory in a stream; advice if another way "
+        f"saves {round_percent(WORTH)} of the step",
+        advice="Copy them by " + "; where the SMs are busy, by ".join(BATCHED[way][1] for way in fastest),
+    )
+
+
+def rate_words(rate: Constant) -> str:
+    """A rate, with its range where that is wide."""
+    wide = rate.high - rate.low > WIDE * rate.value
+    range_ = f" ({quantity(rate.low, 'B/s')} to {quantity(rate.high, 'B/s')})" if wide else ""
+    return quantity(rate.value, "B/s") + range_
+
+
 def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
     recorded = diagnosis.recorded
     graph = diagnosis.graph
@@ -573,7 +615,7 @@ def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     if _outside(graph, recorded.blockers):
         wait = next((one for one in recorded.blockers if (one.where, one.why) == ("behind", WAIT)), None)
-        step_s = _without_waits_s(diagnosis)
+        step_s = _with_s(diagnosis, "waits")
         if wait is not None and step_s < math.inf and diagnosis.remedies[0].name != "waits":
             faster = next(one.speedup for one in diagnosis.remedies if one.name == "waits")
             yield Finding(
@@ -812,7 +854,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     for cause, rule, change in causes:
         share = diagnosis.share(cause)
-        known = cause == "waits" and _without_waits_s(diagnosis) < math.inf  # which the remedy says better
+        known = cause == "waits" and _with_s(diagnosis, "waits") < math.inf  # which the remedy says better
         if share > WARNING and not known and idle is not None:
             place = next((where.name for where in idle.places if where.cause == cause), "")
             yield Finding(

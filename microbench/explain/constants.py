@@ -107,7 +107,7 @@ COUNTS, DURATIONS_US = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256), (2, 5, 20)
 
 def constants(evidence: Evidence) -> Iterator[Named]:
     """All that a GPU's run shows, without what only stands in for a measurement."""
-    for part in (_fitted, _rows, _graphs_that_pay, _crossovers, _pinned, _rates):
+    for part in (_fitted, _rows, _graphs_that_pay, crossovers, _pinned, _rates):
         yield from (one for one in part(evidence) if not one.constant.assumed and one.constant.rests_on)
 
 
@@ -199,7 +199,7 @@ def _graphs_that_pay(evidence: Evidence) -> Iterator[Named]:
         yield Named(f"graph.pays_from.{layer}.{us}us", least, "1", what)
 
 
-def _crossovers(evidence: Evidence) -> Iterator[Named]:
+def crossovers(evidence: Evidence) -> Iterator[Named]:
     """From which size on, or up to which one, one way is better than another."""
     for pattern, (benchmark, metric, axis), better, than, what in CROSSOVERS:
         for name, named in _by_name(pattern, evidence.rows(benchmark, metric, **than)).items():

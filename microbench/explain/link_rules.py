@@ -6,6 +6,8 @@ from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, list
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, counted, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
+from microbench.explain.constants import crossovers
+from microbench.model.constants import BATCHED
 
 WIDE = 0.25  # the error at one size above which a fit counts as poor
 TAKES_TURNS = 0.65  # as a share of both directions alone; below it they do not overlap
@@ -134,6 +136,44 @@ def chunks(evidence: Evidence) -> Finding | None:
         text += " Copies alone gain nothing from pieces."
     advice = f"Cut large copies into {count} pieces on {streams} streams, a kernel after each." if pays else ""
     return said(title, text, advice, rows=(*step, *(plain or ())))
+
+
+@rule(
+    "link.batch", f"advice where one call or kernel for all pieces saves over {round_percent(WORTH)} of a loop's time"
+)
+def batch(evidence: Evidence) -> Finding | None:
+    """Many small pieces by one batched call or a kernel that gathers them, against a copy for each."""
+    rows = [row for row in evidence.rows("link_batch", "bandwidth") if row.value > 0]
+    by_case = {(str(row.params["way"]), whole(row, "pieces_copied"), whole(row, "piece_bytes")): row for row in rows}
+    loops = {case[1:]: row.value for case, row in by_case.items() if case[0] == "loop"}
+    gains = {case: row.value / loops[case[1:]] for case, row in by_case.items() if case[1:] in loops}
+    way, count, piece_bytes = best = max(
+        (case for case in gains if case[0] in BATCHED), key=gains.__getitem__, default=("", 0, 0)
+    )
+    if best not in gains:
+        return None
+    known, beats = {one.name: one.constant.value for one in crossovers(evidence)}, []
+    for other, (name, _, of) in BATCHED.items():
+        if sizes := sorted(at for one, pieces, at in gains if (one, pieces) == (other, count)):
+            most = known[f"link.h2d_{of}_up_to.{count}"]
+            again = listed([size(at) for at in sizes if at > most and gains[other, count, at] > 1])
+            places = [f"up to {size(round(most))}"] * (most > 0) + [f"at {again}"] * bool(again)
+            where = "at every tested size" if most == sizes[-1] else " and ".join(places) or "at no tested size"
+            beats.append(f"{name} {where}")
+    text = f"Faster than a copy for each piece: {'; '.join(beats)}."
+    counts = {case[1]: gain > 1 for case, gain in gains.items() if case[::2] == best[::2]}
+    loses = max((pieces for pieces, faster in counts.items() if not faster), default=0)
+    if len(counts) > 1 and loses < max(counts):
+        fewest = min(pieces for pieces in counts if pieces > loses)
+        text += f" With pieces of {size(piece_bytes)}, {BATCHED[way][0]} is faster from {fewest} pieces on."
+    pays = [how for other, (_, how, _) in BATCHED.items() if 1 - 1 / gains.get((other, *best[1:]), 1.0) > WORTH]
+    limit, rate = evidence.ceiling(by_case[best]), quantity(by_case[best].value, "B/s")
+    title = f"{count} pieces of {size(piece_bytes)} reach {rate} by {BATCHED[way][0]}"
+    title += f", {times(gains[best])} a loop of copies"
+    title += f" and {percent(by_case[best].value / limit.value)} of the ceiling" if limit is not None else ""
+    compared = [row for case, row in by_case.items() if case[1] == count or case[2] == piece_bytes]
+    advice = f"Copy small pieces by {'; where the SMs are busy, by '.join(pays)}." if pays else ""
+    return said(title, text, advice, rows=compared)
 
 
 @rule("link.managed", f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch")
@@ -298,4 +338,4 @@ def reasons_named(reasons: links.Reasons) -> list[str]:
     return [f"{named(members)}: {reason}" for reason, members in reasons.items()]
 
 
-RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, chunks, managed, numa, concurrent, peers)
+RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, chunks, batch, managed, numa, concurrent, peers)

@@ -43,7 +43,12 @@ TABLES: dict[str, dict[str, str]] = {
         "campaign": TEXT, "node": TEXT, "device": TEXT, "labels": WORDS, "run": TEXT, "rule": TEXT, "suite": TEXT,
         "severity": TEXT, "title": TEXT, "text": TEXT, "advice": TEXT,
     },
+    "windows": {
+        "campaign": TEXT, "node": TEXT, "labels": WORDS, "process": TEXT, "at": NUMBER, "kind": TEXT, "name": TEXT,
+        "seconds": NUMBER, "count": NUMBER,
+    },
 }  # fmt: skip
+OF_RUNS = ("rows", "runs", "nodes", "findings")
 # Facts of a GPU that may explain why it is an outlier.
 GPU_FACTS = (
     "pci_bus_id", "sm_count", "memory_bytes", "sm_clock_max_hz", "memory_clock_max_hz", "ecc", "mig", "persistence",

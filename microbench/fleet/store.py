@@ -6,6 +6,7 @@ a batch is stored as a whole or not at all. Nothing is ever rewritten; a run tha
 version when it is read. A batch with a damaged or missing file is left out and named, and the rest goes on.
 """
 
+import hashlib
 import os
 import re
 import secrets
@@ -24,7 +25,19 @@ from microbench.core import files
 from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.units import counted, plain
 from microbench.fleet.campaign import read_folder
-from microbench.fleet.records import NUMBER, TABLES, TEXT, TRUTH, WHOLE, WORDS, Source, digest, records
+from microbench.fleet.records import (
+    NUMBER,
+    OF_RUNS,
+    TABLES,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    WORDS,
+    Source,
+    digest,
+    records,
+)
+from microbench.fleet.windows import rows as rows_of_windows
 
 try:
     import duckdb
@@ -79,6 +92,32 @@ def add_all(directory: Path, sources: Sequence[Source]) -> Added:
     return Added(rows, runs, known, tuple(failed))
 
 
+def add_windows(directory: Path, source: Source) -> int:
+    """Store the windows of a watch, and return how many rows they are. A log that has grown replaces what was stored of
+    it. Raises as ``add_all``, and RunUnreadableError."""
+    if not CAMPAIGN.fullmatch(source.campaign):
+        raise UsageError(f"{plain(source.campaign, 40)} cannot name a campaign", "give letters, digits, _, - and .")
+    found = rows_of_windows(source)
+    named = hashlib.sha256(f"{source.node} {min((row['at'] for row in found), default=0)}".encode()).hexdigest()[:32]
+    path = directory / "windows" / f"campaign={source.campaign}" / f"{named}{ENDING}"
+    try:
+        _write_file(path, pyarrow.Table.from_pylist(found, _schema("windows")))
+    except OSError as error:
+        cause = f"the store {plain(directory)} cannot be written to: {plain(error.strerror or error)}"
+        raise ResultNotWrittenError(cause, "give another folder, or make room") from None
+    return len(found)
+
+
+def _logs(directory: Path) -> list[Path]:
+    """The stored windows of watches, without damaged files."""
+    found = []
+    for path in sorted((directory / "windows").glob(f"campaign=*/*{ENDING}")):
+        with suppress(_DamagedError):
+            _checked(path, "windows", whole=False)
+            found.append(path)
+    return found
+
+
 def campaign_sources(folder: Path) -> list[Source]:
     """The runs of a recorded campaign. Raises RunUnreadableError."""
     recorded = read_folder(folder)
@@ -110,7 +149,7 @@ def _batches(directory: Path, *, whole: bool = False) -> tuple[list[Files], tupl
         found |= {(path.parent.name, path.name) for path in (directory / name).glob(f"campaign=*/*{ENDING}")}
     batches, left_out = list[Files](), list[str]()
     for campaign, file in sorted(found):
-        batch = {name: [directory / name / campaign / file] for name in TABLES}
+        batch = {name: [directory / name / campaign / file] for name in OF_RUNS}
         batch["rows"] = sorted((directory / "rows" / campaign).glob(f"suite=*/{file}"))
         try:
             for name in ("runs", "nodes", "findings"):
@@ -194,7 +233,7 @@ def _read(source: Source) -> Tables | str:
         found = records(source)
     except RunUnreadableError as error:
         return error.cause
-    return {name: pyarrow.Table.from_pylist(found[name], _schema(name)) for name in TABLES}
+    return {name: pyarrow.Table.from_pylist(found[name], _schema(name)) for name in OF_RUNS}
 
 
 @cache
@@ -210,7 +249,7 @@ def _schema(table: str) -> pyarrow.Schema:
 def _write(directory: Path, campaign: str, several: Sequence[Tables]) -> int:
     """Write the tables of several runs of a campaign as one batch, and return the number of rows."""
     batch = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-    whole = {name: pyarrow.concat_tables([tables[name] for tables in several]) for name in TABLES}
+    whole = {name: pyarrow.concat_tables([tables[name] for tables in several]) for name in OF_RUNS}
     rows = whole["rows"].sort_by([(name, "ascending") for name in ("suite", "benchmark", "metric", "case", "node")])
     parts: dict[str, list[pyarrow.Table]] = {}
     for suite in rows["suite"].unique().to_pylist():
@@ -293,7 +332,7 @@ def answered(directory: Path, ask: Callable[[duckdb.DuckDBPyConnection], Result]
     """
     for whole in (False, True):  # only an error is worth the time to read all of each file
         batches, left_out = _batches(directory, whole=whole)
-        if not batches:
+        if not batches and not _logs(directory):
             more = f"; {counted(len(left_out) - 1, 'more batch', 'more batches')}" if left_out[1:] else ""
             lost = f": {left_out[0]}{more}" if left_out else ""
             raise UsageError(
@@ -317,16 +356,18 @@ def _opened(directory: Path, batches: Sequence[Files]) -> duckdb.DuckDBPyConnect
     connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:", config=options)
     whole = directory.resolve()
     connection.execute(f"SET allowed_directories = [{_quoted(whole)}]")
-    for name in TABLES:
+    for name in OF_RUNS:
         paths = [whole / path.relative_to(directory) for batch in batches for path in batch[name]]
         connection.execute(f"CREATE VIEW all_{name} AS {_files(name, paths)}")
+    logs = [whole / path.relative_to(directory) for path in _logs(directory)]
+    connection.execute(f"CREATE VIEW windows AS SELECT * EXCLUDE (batch) FROM ({_files('windows', logs)})")
     # The views lack older versions of runs that were stored again.
     old = connection.execute(
         "SELECT batch, run FROM all_runs QUALIFY row_number() OVER (PARTITION BY campaign, run ORDER BY batch DESC) > 1"
     ).fetchall()
     replaced = ", ".join(f"({_quoted(batch)}, {_quoted(run)})" for batch, run in old)
     only = f" WHERE (batch, run) NOT IN ({replaced})" if replaced else ""
-    for name in TABLES:
+    for name in OF_RUNS:
         newest = ""
         if name == "nodes":
             newest = (

@@ -84,7 +84,7 @@ class Fit(msgspec.Struct, frozen=True):
     ``misfit`` is by way and by what limits the step: (way, "host" | "gpu"). ``model_code`` are measured examples, of
     another run if ``model_code_of`` names one. ``sms`` is the GPU's number of SMs. ``measured_calls`` are launch calls
     as they were measured, of those that a what-if has given another value. ``made`` is what making a graph takes, by
-    its nodes.
+    its nodes. ``batches`` are rates of many small copies to the GPU: by way, then by how many and the bytes of each.
     """
 
     constants: Mapping[str, Constant]
@@ -99,6 +99,7 @@ class Fit(msgspec.Struct, frozen=True):
     sms: int | None = None
     measured_calls: Mapping[str, float] = {}
     made: tuple[tuple[int, Constant], ...] = ()
+    batches: Mapping[str, Mapping[tuple[int, int], Constant]] = {}
 
     @property
     def values(self) -> dict[str, float]:
@@ -554,6 +555,45 @@ def making_of(graph_sizes: Sequence[int], measured: Sequence[tuple[int, Constant
         counted[right - 1] += 1 - share
         counted[right] += share
     return combined([(factor, constant) for factor, constant in zip(counted, constants, strict=True) if factor])
+
+
+# Ways of many small copies without a call for each, how to have them, and their names among constants of machines.
+BATCHED = {
+    "gather": ("one gathering kernel", "a kernel that gathers them from pinned memory", "gathered"),
+    "batched": ("one batched call", "one cudaMemcpyBatchAsync (CUDA 12.8 or newer)", "batched"),
+}
+
+
+def batches(evidence: Evidence) -> dict[str, dict[tuple[int, int], Constant]]:
+    """``Fit.batches`` from link_batch."""
+    found: dict[str, dict[tuple[int, int], Constant]] = {}
+    for row in evidence.rows("link_batch", "bandwidth"):
+        if row.value > 0:
+            at = whole(row, "pieces_copied"), whole(row, "piece_bytes")
+            found.setdefault(str(row.params["way"]), {})[at] = of_row(row)
+    return found
+
+
+def batched_rate(known: Mapping[tuple[int, int], Constant], pieces: int, piece_bytes: int) -> Constant | None:
+    """The rate of so many pieces one way. More than were measured go in several calls; None for fewer pieces than that,
+    and for other sizes."""
+    by_count = {
+        count: rate
+        for count in {count for count, _ in known}
+        if (rate := _between({at: one for (own, at), one in known.items() if own == count}, piece_bytes)) is not None
+    }
+    return _between(by_count, min(pieces, max(by_count, default=pieces)))
+
+
+def _between(points: Mapping[int, Constant], at: int) -> Constant | None:
+    """On the straight line of logarithms between the nearest points, in an interval that holds both of theirs."""
+    below, above = (max((x for x in points if x <= at), default=0), min((x for x in points if x >= at), default=0))
+    if not below or not above:
+        return None
+    ends, share = (points[below], points[above]), math.log(at / below) / math.log(above / below) if above > below else 0
+    low, high = min(one.low for one in ends), max(one.high for one in ends)
+    rows = tuple(dict.fromkeys(row for one in ends for row in one.rests_on))
+    return Constant(ends[0].value ** (1 - share) * ends[1].value ** share, low, high, rows)
 
 
 def _front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:

@@ -360,6 +360,7 @@ def _fit(evidence: Evidence) -> Fit:
         model_code=model_code(evidence, constants.get(call_name(MEASURED, 1))),
         sms=evidence.gpu.sm_count if evidence.gpu is not None else None,
         made=costs.made(evidence),
+        batches=costs.batches(evidence),
     )
 
 

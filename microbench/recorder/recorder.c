@@ -247,7 +247,6 @@ static const struct {
 } *orders;
 static uint32_t obeyed;
 static int kept_file = -1;
-#define NEVER_S 1e9
 #define FORGOTTEN_S 60.0 /* beyond twice its window an ordered recording ends by itself */
 
 /* What microbench_end is called for. */
@@ -768,7 +767,7 @@ static void *take_turns(void *about) {
     double records_s = grow ? FIRST_WINDOW_S : window_s, pauses_s = grow ? FIRST_PAUSE_S : every_s - window_s;
     while (begins(number)) {
         doze(records_s);
-        if (!end_window(number) || !at_turn(TURN_OFF, number)) break;
+        if (!end_window(number) || !at_turn(TURN_OFF, number) || orders) break;
         doze(pauses_s);
         if (quiet && !at_turn(TURN_ON, number)) break;
         if (!begin_window(number)) break;
@@ -1121,7 +1120,7 @@ EXPORTED const char *microbench_begin(
     clear();
     keep(reasons, folder_of_reasons);
     window_s = window, every_s = every;
-    if (orders) window_s = orders->window_ms / 1e3, every_s = NEVER_S, whole = false;
+    if (orders) window_s = orders->window_ms / 1e3, every_s = 0, whole = false; /* the pause ends by order */
     if (!begin(given_cupti, folder, given_file, program)) {
         microbench_end(AFTER_A_FAILURE);
         return reason;

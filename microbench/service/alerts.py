@@ -10,8 +10,9 @@ from datetime import datetime
 import numpy as np
 
 from microbench.core.units import as_time
+from microbench.diagnosis.idle import BETWEEN
 from microbench.fleet.changes import LEAST_CAMPAIGNS, bar, changes, places, scatters
-from microbench.service.windows import Window
+from microbench.fleet.windows import Window
 
 LEAST_TIMES = 1.1  # changes of a step that are told
 MOST_KEPT = 96  # windows
@@ -56,16 +57,22 @@ class Alerts:
         }
 
 
+def _parts(window: Window) -> dict[str, float]:
+    """The idle time by cause, that between calls by its owners, and the GPU's work."""
+    causes = {name: seconds for name, seconds in window.causes.items() if name != BETWEEN}
+    return {WORK: window.busy_s, **causes, **window.owners}
+
+
 def _middle(windows: Sequence[Window], figure: Callable[[Window], float]) -> float:
     return statistics.median(map(figure, windows))
 
 
 def _cause(before: Sequence[Window], after: Sequence[Window]) -> tuple[str, float, float]:
     """The part of the idle time, or the GPU's work, that changed most a step, and what it took before and after."""
-    names = {name for one in (*before, *after) for name in one.parts} | {WORK}
+    names = {name for one in (*before, *after) for name in _parts(one)}
 
     def of(name: str, side: Sequence[Window]) -> float:
-        return _middle(side, lambda one: (one.busy_s if name == WORK else one.parts.get(name, 0.0)) / len(one.steps_s))
+        return _middle(side, lambda one: _parts(one).get(name, 0.0) / len(one.steps_s))
 
     most = max(names, key=lambda name: abs(of(name, after) - of(name, before)))
     return most, of(most, before), of(most, after)

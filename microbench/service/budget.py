@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from microbench.service.windows import Window
+from microbench.fleet.windows import Window
 
 # Until the pauses of a program show what a recording takes of it: more than any program lost (lab/measurements).
 ASSUMED = 0.5

@@ -12,7 +12,7 @@ from prometheus_client.samples import Exemplar
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.service.windows import Window
+from microbench.fleet.windows import Window
 
 STEPS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 MOST_OWNERS = 10  # of a window

@@ -14,15 +14,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import percent
 from microbench.diagnosis.diagnosis import diagnose
+from microbench.fleet.windows import LOG, Window
 from microbench.library.answers import Costs
 from microbench.recorder.cells import ENDING
 from microbench.recorder.orders import Orders
 from microbench.service.alerts import Alerts
 from microbench.service.budget import BEHIND, Budget
-from microbench.service.windows import Window, shown
+from microbench.service.windows import shown
 from microbench.traces.reading import read
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 NICE = 19
 LEAST_BEHIND_S = 0.5  # the shortest pause behind a window that was asked for
 LOOK_S = 1.0
+MOST_LOGGED = 10_000  # windows; then the older half is dropped
 
 
 class Request(NamedTuple):
@@ -144,12 +148,23 @@ class Service:
             return None
         if self._worst is None or (window.step_s or 0.0) > (self._worst.step_s or 0.0):
             self._worst = window
+        self._log(window)
         if self._metrics is not None:
             self._metrics.add(window)
         alert = self._alerts.setdefault(process, Alerts()).add(window)
         if alert is not None:
             self._tell(json.dumps(alert, ensure_ascii=False))
         return window
+
+    def _log(self, window: Window) -> None:
+        """Add a line for `fleet import`."""
+        path = self._folder / LOG
+        with contextlib.suppress(OSError):
+            if self.windows % MOST_LOGGED == 0:
+                kept = path.read_bytes().splitlines(keepends=True)[-MOST_LOGGED // 2 :]
+                path.write_bytes(b"".join(kept))
+            with path.open("ab") as file:
+                file.write(msgspec.json.encode(window) + b"\n")
 
     def _tidy(self) -> None:
         """Remove the oldest recordings beyond what may be kept."""

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import numpy as np
 
 from microbench.diagnosis.changed import side
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import BETWEEN
 from microbench.diagnosis.owners import owners
 from microbench.diagnosis.unwatched import CALLED_S
+from microbench.fleet.windows import Window
 
 # Of these counts of a step the metrics have the sums.
 COUNTED = ("launches", "replays", "kernels", "kernels_in_graphs", "waits", "copies", "pageable", "allocations")
-
-
-class Window(NamedTuple):
-    """The window of a recording, in s. ``causes`` are its idle time, and ``owners`` the parts of that between calls.
-    ``counts`` are those of the whole steps in it, which last ``steps_s`` without the recorder.
-
-    ``lost`` is the share of the window's time that the recorder took, and ``lost_behind`` that of the pause behind it;
-    None where no steps in the pause show it. ``missing`` records were lost.
-    """
-
-    process: str
-    file: str
-    unix_s: float
-    span_s: float
-    busy_s: float
-    causes: Mapping[str, float]
-    owners: Mapping[str, float]
-    counts: Mapping[str, float]
-    steps_s: tuple[float, ...]
-    lost: float | None
-    lost_behind: float
-    missing: int
-
-    @property
-    def step_s(self) -> float | None:
-        """The time of a step; None where none repeats."""
-        return float(np.mean(self.steps_s)) if self.steps_s else None
-
-    @property
-    def parts(self) -> Mapping[str, float]:
-        """The idle time by cause, that between calls by its owners."""
-        return {**{name: seconds for name, seconds in self.causes.items() if name != BETWEEN}, **self.owners}
 
 
 def shown(process: str, file: str, unix_s: float, found: Diagnosis) -> Window | None:

@@ -63,14 +63,20 @@ class BatchedCopy(Copied):
 
 
 class SimulatedBatch(FakeTransfer, BatchedCopy):
-    """A batched call is one copy; the gathering kernel reads as fast as the SMs can."""
+    """A batched call copies piece by piece; the gathering kernel reads as fast as the SMs and their packets can."""
 
     def __init__(self, machine: Machine, way: BatchWay, piece_bytes: int, count: int) -> None:
         require_vectors(piece_bytes)
-        costs, call = machine.costs, call_of(Copy("h2d", piece_bytes * count), machine.costs)
+        costs, links = machine.costs, machine.costs.links
+        call = call_of(Copy("h2d", piece_bytes * count), costs)
         if way == "gather":
-            rate = min(costs.links.sm_bytes_per_s[VECTOR_BYTES], costs.link_bytes_per_s)
+            on_the_link = 1 + costs.packet_header_h2d_bytes / links.sm_packet_bytes
+            rate = min(links.sm_bytes_per_s[VECTOR_BYTES], costs.link_bytes_per_s / on_the_link)
             call = call_of(Launch(), costs).with_item(duration_ns=piece_bytes * count / rate * 1e9)
+        elif way == "batched":
+            rate = piece_bytes * count / (call.item.duration_ns - costs.copy_fixed_ns) * 1e9
+            rate = min(rate, links.batched_small_bytes_per_s) if piece_bytes <= links.batched_small_bytes else rate
+            call = call.with_item(duration_ns=count * (links.batched_piece_ns + piece_bytes / rate * 1e9))
         super().__init__(machine, call, piece_bytes * count)
         if way == "loop":
             copies = FakeSubmit(machine, call_of(Copy("h2d", piece_bytes), costs), self.move)

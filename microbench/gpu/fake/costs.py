@@ -232,6 +232,10 @@ class LinkCosts(msgspec.Struct, frozen=True):
     # Kernels on host memory: packets of at most a line, and the highest rate of the SMs by bytes per thread and access.
     sm_packet_bytes: int = 128
     sm_bytes_per_s: dict[int, float] = _table({4: 48e9, 8: 50e9, 16: 70e9})
+    # One batched call copies its pieces in turn, small ones at a lower rate (as on an H100 and an H200).
+    batched_piece_ns: float = 900.0
+    batched_small_bytes: int = 16 << 10
+    batched_small_bytes_per_s: float = 8e9
     # Dependent reads of host memory in random order take longer beyond this footprint.
     translation_reach_bytes: int = 32 << 20
     translation_miss_ns: float = 300.0

@@ -43,7 +43,7 @@ PICTURES: dict[str, tuple[Callable[[Evidence], Picture | list[Table] | list[Curv
     ),
     "link": (
         link.path, link.devices, *(partial(link.rates, direction=one) for one in DIRECTIONS), link.fits, link.pinning,
-        link.zero_copy, link.peers, link.uplinks, link.collectives,
+        link.batches, link.zero_copy, link.peers, link.uplinks, link.collectives,
     ),
     "memory": (
         memory.by_implementation, memory.by_dtype, memory.hierarchy, memory.latencies, memory.under_load,
@@ -57,8 +57,9 @@ PICTURES: dict[str, tuple[Callable[[Evidence], Picture | list[Table] | list[Curv
 }  # fmt: skip
 # Benchmarks whose curve is one of the suite's pictures, or whose axis numbers GPUs or NUMA nodes.
 WITHOUT_CURVE = frozenset({
-    "launch_duration", "graph_gain", "link_copy", "link_peer", "link_concurrent", "link_numa", "link_nccl",
-    "memory_levels", "memory_latency", "memory_loaded", "memory_occupancy", "gemm_throughput", "gemm_shapes",
+    "launch_duration", "graph_gain", "link_copy", "link_batch", "link_peer", "link_concurrent", "link_numa",
+    "link_nccl", "memory_levels", "memory_latency", "memory_loaded", "memory_occupancy", "gemm_throughput",
+    "gemm_shapes",
 })  # fmt: skip
 # The rule whose finding sums up a suite: its title comes before any picture.
 VERDICTS = {"link": "link.verdict", "memory": "memory.verdict", "compute": "compute.verdict"}

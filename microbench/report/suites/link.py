@@ -8,6 +8,7 @@ from microbench.core.units import about_size, as_time, gigabytes, percent, quant
 from microbench.explain import link_facts as links
 from microbench.explain.link_paths import SWITCH_ROUND_TRIP_S, DevicePath, device_paths, is_network, modelled
 from microbench.explain.link_rules import reasons_named
+from microbench.model.constants import BATCHED
 from microbench.report.curves import size_ticks, ticks
 from microbench.report.document import (
     SERIES_TONES,
@@ -224,7 +225,7 @@ def _short(bus_id: str) -> str:
 # Tables in the order of the questions: what the link is, what it carries, how to use it, who else is on it.
 ORDER = (
     "link_state", "link_copy", "link_bidirectional", "link_zero_copy", "link_latency", "link_pinning", "link_chunks",
-    "link_managed", "link_numa", "link_concurrent", "link_peer",
+    "link_batch", "link_managed", "link_numa", "link_concurrent", "link_peer",
 )  # fmt: skip
 FEWEST_DRAWN = 3
 WAITED_FOR = ("pinned", "pageable")  # other pinned memory is waited for as long as pinned
@@ -269,6 +270,35 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
 
 def _points(found: Sequence[tuple[int, Row]]) -> tuple[tuple[float, float], ...]:
     return tuple((size_bytes, row.value) for size_bytes, row in found)
+
+
+def batches(evidence: Evidence) -> Curve | None:
+    """Rate of many small copies over the size of a piece, a line for each way, of the most pieces, and the ceiling."""
+    rows = evidence.rows("link_batch", "bandwidth")
+    count = max((whole(row, "pieces_copied") for row in rows), default=0)
+    curves = {
+        str(way): evidence.curve("link_batch", "bandwidth", "piece_bytes", way=way, pieces_copied=count)
+        for way in dict.fromkeys(row.params["way"] for row in rows)
+    }
+    drawn = {way: points for way, points in curves.items() if len(points) >= FEWEST_DRAWN}
+    if not drawn:
+        return None
+    pairs = zip(drawn.items(), SERIES_TONES, strict=False)
+    lines = [
+        Line(BATCHED[way][0] if way in BATCHED else "a copy each", _points(points), tone)
+        for (way, points), tone in pairs
+    ]
+    sizes = [x for line in lines for x, _ in line.points]
+    if (limit := evidence.ceiling(next(iter(drawn.values()))[-1][1])) is not None:
+        ends = ((min(sizes), limit.value), (max(sizes), limit.value))
+        lines.append(Line(f"ceiling {quantity(limit.value, 'B/s')}", ends, "quiet", "limit"))
+    most = max(y for line in lines for _, y in line.points)
+    title, about = (
+        "Bandwidth of many small copies over the size of a piece",
+        f"{count} pieces of pinned memory, to the GPU",
+    )
+    x_ticks, y_ticks = size_ticks(min(sizes), max(sizes)), ticks(0.0, most * HEADROOM, False, "B/s")
+    return Curve(title, about, "bytes of a piece", tuple(lines), x_ticks, y_ticks, y_log=False)
 
 
 def fits(evidence: Evidence) -> Table | None:
