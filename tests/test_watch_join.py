@@ -93,6 +93,11 @@ def test_each_python_from_39_on_joins(other: NotPython, tmp_path: Path, version:
     assert (done.code, done.output, done.errors) == (0, f"{version != '3.8'}\n", "")
     if version != "3.8":
         joined(done, 30)
+    (tmp_path / "late").mkdir()
+    text = f"import threading\ndef work():\n    {START}    torch.steps(3)\nthreading.Thread(target=work).start()"
+    done = recorded(other, tmp_path / "late", text, python=found[0])
+    assert (done.code, done.output, done.errors, done.reasons) == (0, "", "", []), "the main thread has ended"
+    assert cells_of(done.traces[0]) == 3 * CELLS_OF_A_STEP
 
 
 def test_turns_of_loops_are_noted(other: NotPython, tmp_path: Path) -> None:

@@ -111,8 +111,11 @@ def _begin(package):
             sys.path_importer_cache.pop(room, None)
         (recorder.obey if settings["orders"] else recorder.begin)(package, settings, tell)
     except Exception as error:  # noqa: BLE001  (the program matters more than its recording, whatever goes wrong)
-        what = ("" if package else "lines of Python, because ") + (str(error) or type(error).__name__)
-        tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))
+        what = (str(error) or type(error).__name__).splitlines()[0]
+        if package is None and what.endswith("at interpreter shutdown"):  # too late for a thread
+            return
+        what = what if package else "lines of Python, because " + what
+        tell(what, getattr(error, "next_step", "please report this, with the program that was watched"))
 
 
 def _unseen(code):
