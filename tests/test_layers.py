@@ -43,7 +43,7 @@ LINES = {
     "core": 1526,  # async functions and generators are run
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
-    "recorder": 1762,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
+    "recorder": 1771,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
     "gpu": 8390,
     "meter": 951,
     "experiments": 9939,  # async functions and generators are run; compilers have bounded memory; large outputs

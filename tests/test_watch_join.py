@@ -143,6 +143,7 @@ def test_a_main_thread_that_waits_joins_when_it_goes_on(other: NotPython, tmp_pa
 
 def test_a_half_imported_module_of_the_library_is_waited_for(other: NotPython, tmp_path: Path) -> None:
     text = """
+import threading
 from importlib.machinery import SourceFileLoader as loader
 execute = loader.exec_module
 def half(self, module):

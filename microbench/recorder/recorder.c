@@ -1288,7 +1288,6 @@ static struct {
     void *(*build_value)(const char *, ...);
     void *(*compile)(const char *, const char *, int);
     void *(*evaluate)(void *, void *, void *);
-    void *(*get_item)(void *, const char *);
     void (*let_go)(void *);
     void (*clear_error)(void);
 } python;
@@ -1301,7 +1300,6 @@ static const Wanted PYTHONS[] = {
     {"Py_BuildValue", &python.build_value},
     {"Py_CompileString", &python.compile},
     {"PyEval_EvalCode", &python.evaluate},
-    {"PyDict_GetItemString", &python.get_item},
     {"Py_DecRef", &python.let_go},
     {"PyErr_Clear", &python.clear_error},
 };
@@ -1315,40 +1313,19 @@ static const char JOIN[] =
     "except Exception:\n"
     "    pass\n";
 enum { FIRST_MINOR = 9, FILE_INPUT = 257 };
-enum { NOT_ASKED, ASKED, JOINED };
-static atomic_int joining;
 static char python_half[MOST_PATH]; /* the path of sitecustomize.py */
 
-/* Whether this is another process, or the recording of this number has ended. */
-static bool too_late(void *number) {
-    return getpid() != process || (!orders && over((unsigned)(uintptr_t)number));
-}
-
 /* Python calls this in its main thread, between two of its instructions. Its exception becomes one of the program. */
-static int join(void *about) {
-    int state = JOINED, raised = 0;
-    if (!too_late(about)) {
-        void *builtins = python.add_module("builtins"), *code = python.compile(JOIN, "<microbench>/recorder.c", FILE_INPUT);
-        void *names = !builtins || !code ? NULL : python.build_value(
-            "{sOssss}", "__builtins__", builtins, "__name__", "microbench", "__file__", python_half);
-        void *result = names ? python.evaluate(code, names, names) : NULL;
-        if (!names) python.clear_error();
-        else if (!result) raised = -1;
-        else if (python.get_item(names, "later")) state = NOT_ASKED;
-        python.let_go(result), python.let_go(names), python.let_go(code);
-    }
-    joining = state;
-    return raised;
-}
-
-/* Ask Python to join, and again where it is too early. */
-static void *ask_python(void *about) {
-    for (; joining != JOINED && !too_late(about) && python.is_initialized(); doze(LOOK_S))
-        if (joining == NOT_ASKED) {
-            joining = ASKED;
-            if (python.add_pending_call(join, about)) joining = NOT_ASKED;
-        }
-    return NULL;
+static int join(void *number) {
+    if (getpid() != process || (!orders && over((unsigned)(uintptr_t)number))) return 0;
+    void *builtins = python.add_module("builtins"), *code = python.compile(JOIN, "<microbench>/recorder.c", FILE_INPUT);
+    void *names = !builtins || !code ? NULL : python.build_value(
+        "{sOssss}", "__builtins__", builtins, "__name__", "microbench", "__file__", python_half);
+    void *result = names ? python.evaluate(code, names, names) : NULL;
+    bool raised = names && !result;
+    if (!names) python.clear_error();
+    python.let_go(result), python.let_go(names), python.let_go(code);
+    return raised ? -1 : 0;
 }
 
 /* Whether this process is a Python that can join. */
@@ -1374,7 +1351,8 @@ EXPORTED int InitializeInjection(void) {
     else if (atexit(stop_at_exit)) microbench_end(AFTER_A_FAILURE);
     else {
         start_thread(obeys ? stop_when_ordered : stop_after, NULL);
-        if (is_python()) start_thread(ask_python, (void *)(uintptr_t)generation);
+        /* By this thread, because one that is no thread of Python might do so while Python ends. */
+        if (is_python()) python.add_pending_call(join, (void *)(uintptr_t)generation);
     }
     return 1;
 }

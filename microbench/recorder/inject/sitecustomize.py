@@ -149,12 +149,23 @@ def _hand_on():
         sys.modules["sitecustomize"] = own
 
 
-def _imports_library():
-    """Whether a module of Python's own library, which _begin may need whole, is only half imported now."""
+def _join():
+    """Have Python join the recording. If a module of Python's own library is only half imported now, a thread does so,
+    which waits for the import. It must not import threading, which takes the thread that does so for the main one."""
     library = os.path.join(os.path.dirname(os.__file__), "")
     specs = [vars(one).get("__spec__") for one in list(sys.modules.values()) if type(one) is type(sys)]
-    origins = [str(getattr(one, "origin", "")) for one in specs if getattr(one, "_initializing", False)]
-    return any(origin.startswith(library) and "-packages" not in origin for origin in origins)
+    half = {one.name: str(one.origin) for one in specs if one is not None and getattr(one, "_initializing", False)}
+    if not any(origin.startswith(library) and "-packages" not in origin for origin in half.values()):
+        _begin(None)
+    elif "threading" in sys.modules and "threading" not in half:
+        import _signal  # type: ignore[import-not-found]  # signal may be half imported
+        import _thread
+
+        before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        try:
+            _thread.start_new_thread(_begin, (None,))
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
 
 if __name__ == "sitecustomize":
@@ -168,7 +179,5 @@ if __name__ == "sitecustomize":
         if not PACKAGES.isdisjoint(sys.modules):  # by a file of a folder of packages, before this one
             first_import.begin("(imported before)")
     _hand_on()
-elif _imports_library():
-    later = True  # the library runs this file again
 else:
-    _begin(None)
+    _join()
