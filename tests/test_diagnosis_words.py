@@ -305,7 +305,7 @@ def test_a_page_has_findings_where_the_answer_leaves_some() -> None:
 
 @pytest.mark.parametrize(("source", "versions", "helps"), [
     ("python3-7.rows", {"Python": "3.12"}, "; record without --no-stacks to name it"),
-    ("python3-7.rows", {}, "; keep PYTHONPATH as microbench sets it to name it"),
+    ("python3-7.rows", {}, "; keep microbench's PYTHONPATH, with Python 3.9 or newer, to name it"),
     ("server-7.rows", {}, ""),
 ])  # fmt: skip
 def test_what_would_name_the_hosts_code_fits_the_program(source: str, versions: dict[str, str], helps: str) -> None:

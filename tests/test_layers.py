@@ -43,7 +43,7 @@ LINES = {
     "core": 1526,  # async functions and generators are run
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
-    "recorder": 1732,  # opens no file while a program runs; times without a processor or the lock; signals once
+    "recorder": 1771,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
     "gpu": 8390,
     "meter": 951,
     "experiments": 9939,  # async functions and generators are run; compilers have bounded memory; large outputs
@@ -54,7 +54,7 @@ LINES = {
     "explain": 6379,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3400,
-    "diagnosis": 7074,  # counts, what changed; largest kernels; what to record anew; who pauses; many small copies
+    "diagnosis": 7110,  # what changed; largest kernels; what to record anew; who pauses; small copies; a lost window
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8100,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3537,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches

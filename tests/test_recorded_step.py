@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import make_trace
@@ -11,6 +12,7 @@ import pytest
 from make_trace import GAP_NS, WAY_NS, Recorder, in_turns, steps_of, with_pinned_copies
 from test_diagnose import costs, diagnosed
 
+from microbench.core.units import as_time
 from microbench.diagnosis import recorded as recording
 from microbench.diagnosis import words
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
@@ -537,6 +539,25 @@ def test_a_window_whose_work_was_submitted_before_it_is_no_example() -> None:
     windows = ((0, int(begins_ns[8])), (int(begins_ns[8]), submitted_ns), (ended_ns, last_ns))
     found = one_window(msgspec.structs.replace(whole, windows=windows))
     assert list(found.calls["begin_ns"]) == list(begins_ns[8:])
+
+
+@pytest.mark.parametrize(
+    ("windows", "lost", "said"), [(3, 300, True), (3, 240, True), (3, 12, False), (3, 0, False), (2, 300, True)]
+)
+def test_a_later_window_that_lacks_records_is_named(windows: int, lost: int, said: bool) -> None:
+    made, ends_ns = Recorder(), [0]
+    for steps in (10, 20, 30)[-windows:]:
+        for _ in range(steps):
+            made.launches(10, 20_000)
+            made.wait()
+        ends_ns.append(made.now_ns)
+    whole = made.trace(format="microbench recording", windows=tuple(itertools.pairwise(ends_ns)), loops=())
+    found = diagnose(msgspec.structs.replace(whole, work=whole.work[: len(whole.work) - lost]), costs())
+    assert (found.trace.calls["begin_ns"][0] < ends_ns[-2]) == said
+    assert (found.trace.calls["begin_ns"][0] >= ends_ns[1]) == (windows > 2), "the first window is the last choice"
+    titles = [one.title for one in words.findings(found) if one.rule == "diagnose.window"]
+    begin, end = (as_time((at_ns - 20_000) * 1e-9) for at_ns in (ends_ns[-2] + 20_000, whole.calls["begin_ns"][-2]))
+    assert titles == [f"A later window is left out: {lost} launches between {begin} and {end} without a record"] * said
 
 
 def test_steps_that_wait_in_turn_for_the_same_kernels_need_one_graph() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from test_diagnose import costs
@@ -461,3 +462,6 @@ for other in others:
     assert ABSENT in [one.name for one in owners(idle_of(trace))[:2]]
     (told,) = (one for one in findings(diagnose(trace, costs())) if one.rule == "diagnose.processor")
     assert told.title.startswith("The main thread could run but has no processor")
+    seen = msgspec.structs.replace(trace, processor=trace.processor._replace(all_ns=10**7, ready_ns=10**7))
+    rules = {one.rule for one in findings(diagnose(seen, costs()))}
+    assert "diagnose.processor" not in rules, "what was seen for 10 ms says nothing of the time before"

@@ -19,6 +19,7 @@ from microbench.traces.events import COPY_AGAIN, CUT_TAIL, DAMAGED
 from microbench.traces.trace import NONE, WORK_KINDS, Format, Table, Trace, migrates
 
 IntArray = npt.NDArray[np.int64]
+Chosen = npt.NDArray[np.bool_]
 Verdict = Literal["idle time", "short gaps", "prediction"]
 
 # Shares of the work or the calls above which a verdict is not given.
@@ -215,16 +216,21 @@ def _held_back(trace: Trace) -> float:
     return held_ns / max(whole_ns, 1)
 
 
-def _launches(trace: Trace) -> Iterator[Check]:
-    """Launches that have no work: those that were captured, and those whose records are lost."""
+def launches_of(trace: Trace) -> tuple[Chosen, Chosen, Chosen]:
+    """Which calls launch work, which launch into a graph that is being captured, and which have work."""
     work, calls = trace.work, trace.calls
     submits = np.zeros(len(calls), dtype=bool)
     submits[work["call"][work["call"] != NONE]] = True
     # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
     launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
     captured = launches & ~submits & _captured(trace, submits)
+    return launches & ~captured, captured, submits
+
+
+def _launches(trace: Trace) -> Iterator[Check]:
+    """Launches that have no work: those that were captured, and those whose records are lost."""
+    launches, captured, submits = launches_of(trace)
     submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
-    launches &= ~captured
     if graphed := int(captured.sum()):
         whose = "XLA's command buffer" if any(name.split(".")[0] == "jax" for name in trace.versions) else "a graph"
         yield Check(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time
+from microbench.diagnosis.health import MOST_UNKNOWN, Chosen, launches_of
 from microbench.diagnosis.idle import busiest
 from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
 
@@ -22,7 +23,7 @@ MOST_CALLS = 100_000
 MOST_OTHERS, OTHER_CALLS, LEAST_REST = 3, 20_000, 0.25
 
 OTHERS = "kernels and copies of other processes on other GPUs"
-Chosen = npt.NDArray[np.bool_]
+WITHOUT = "without a record"
 
 
 def begin_of(trace: Trace) -> int:
@@ -56,8 +57,22 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
 
 
 def one_window(trace: Trace) -> Trace:
-    """Of a recording of windows the one that submitted most work, without the first, in which a program begins."""
-    return next(_windows(trace), trace)
+    """Of a recording of windows the one that submitted most work, without the first, in which a program begins.
+
+    ``unread`` then counts the launches without a record of a later window with more launches, where many have none.
+    """
+    found, begins_ns = next(_windows(trace), trace), trace.calls["begin_ns"]
+    if len(trace.windows) < 2:
+        return found
+    launches, _, submits = launches_of(trace)
+    inside = (launches & (begin_ns <= begins_ns) & (begins_ns < end_ns) for begin_ns, end_ns in trace.windows[1:])
+    most = max(inside, key=np.count_nonzero)
+    lost = int(np.count_nonzero(most & ~submits))
+    if lost <= MOST_UNKNOWN * np.count_nonzero(most) or begins_ns[most][0] <= found.calls["begin_ns"].max(initial=0):
+        return found
+    first_s, last_s = ((begins_ns[most][place] - begin_of(trace)) * 1e-9 for place in (0, -1))
+    kind = f"launches between {as_time(first_s)} and {as_time(last_s)} {WITHOUT}"
+    return msgspec.structs.replace(found, unread={**found.unread, kind: lost})
 
 
 def of_one_gpu(trace: Trace) -> Trace:
@@ -96,10 +111,9 @@ def _calls(trace: Trace, first: int, count: int) -> Trace:
 def _windows(trace: Trace) -> Iterator[Trace]:
     """The windows of a recording that submit work, most work first; without the first one, if there are others."""
     owners = np.append(trace.calls["begin_ns"], -1)[trace.work["call"]]  # when its call began
-    counts = [
-        int(np.count_nonzero((begin_ns <= owners) & (owners < end_ns))) * (number > 0 or len(trace.windows) == 1)
-        for number, (begin_ns, end_ns) in enumerate(trace.windows)
-    ]
+    counts = [int(np.count_nonzero((begin_ns <= owners) & (owners < end_ns))) for begin_ns, end_ns in trace.windows]
+    if any(counts[1:]):
+        counts[0] = 0
     for number in sorted(np.flatnonzero(counts).tolist(), key=lambda number: -counts[number]):
         yield _window(trace, *trace.windows[number], owners)
 

@@ -25,7 +25,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
-from microbench.diagnosis.health import HELD
+from microbench.diagnosis.health import HELD, MOST_UNKNOWN
 from microbench.diagnosis.idle import BETWEEN, Cause, said
 from microbench.diagnosis.owners import (
     AWAITS,
@@ -41,6 +41,7 @@ from microbench.diagnosis.owners import (
     owners,
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
+from microbench.diagnosis.window import WITHOUT
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
 from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Processor, Trace, name_of
@@ -50,6 +51,7 @@ SUITE = "diagnose"
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
+SEEN = 0.5  # of the time, in which the kernel's count must have been read
 LONGEST_NAME = 100
 WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
@@ -183,7 +185,11 @@ def _naming(trace: Trace) -> str:
         return ""
     if "Python" in trace.versions:
         return "record without --no-stacks to name it"
-    return "keep PYTHONPATH as microbench sets it to name it" if re.match(r"python[0-9.]*-", trace.source) else ""
+    return (
+        "keep microbench's PYTHONPATH, with Python 3.9 or newer, to name it"
+        if re.match(r"python[0-9.]*-", trace.source)
+        else ""
+    )
 
 
 def without_words(diagnosis: Diagnosis, owner: str) -> str:
@@ -295,6 +301,14 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
                 threshold="a check that forbids a verdict",
                 advice=check.advice,
+            )
+        elif check.name.endswith(WITHOUT):
+            yield Finding(
+                rule="diagnose.window",
+                severity="note",
+                title=f"A later window is left out: {check.count} {check.name.removeprefix('left out: ')}",
+                text="",
+                threshold=f"the window with most launches lacks the record of more than {percent(MOST_UNKNOWN)}",
             )
     step = diagnosis.step
     if (
@@ -645,6 +659,8 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _processor(diagnosis: Diagnosis, processor: Processor | None) -> Iterator[Finding]:
     """Whether the program lacks processors."""
     if processor is None or processor.ready_ns < READY * processor.all_ns:
+        return
+    if diagnosis.idle is not None and processor.all_ns * 1e-9 < SEEN * diagnosis.idle.span_s:  # Python joined late
         return
     share = processor.ready_ns / processor.all_ns
     of_step = f", {as_time(share * diagnosis.step.watched_s)} of each step" if diagnosis.step is not None else ""

@@ -172,6 +172,7 @@ def variables(folder: Path, reasons: Path, how: How, made: Path, *, injected: bo
     times = {"FOR_MS": how.for_s, "WINDOW_MS": how.window_s, "EVERY_MS": how.every_s}
     words = {name: "" if seconds is None else str(round(seconds * 1000)) for name, seconds in times.items()}
     words |= {"FOLDER": str(folder), "WHOLE": "1" if how.whole else "", "ORDERS": how.orders}
+    words |= {"PYTHON": str(INJECTED / "sitecustomize.py")}
     words |= {"CUDA": ",".join(map(str, cupti.majors())), "CUPTI": next(cupti.paths(), "")}
     return {**ours, library.VARIABLE: str(made), **{f"{VARIABLE}_{name}": value for name, value in words.items()}}
 

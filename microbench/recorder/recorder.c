@@ -2,8 +2,9 @@
  *
  * A Python program loads it at its first import of a GPU package, and drives it by the functions microbench_*: see
  * recorder.py. CUDA's driver loads it into any other program within cuInit, because CUDA_INJECTION64_PATH names it, and
- * calls InitializeInjection. CUPTI's threads write kernels, copies and memsets; calls, waits and events are written by a
- * callback in the program's own threads. Nothing here knows of Python or takes its lock.
+ * calls InitializeInjection. If that program is Python after all, recorder.py joins. CUPTI's threads write kernels,
+ * copies and memsets; calls, waits and events are written by a callback in the program's own threads. What records takes
+ * no lock of Python.
  *
  * It needs no header of CUDA. Whatever fails, the program runs on, and the reason is left for the end of microbench.
  */
@@ -159,10 +160,12 @@ static struct {
     int (*get_stream_id)(void *, void *, uint8_t, uint32_t *);
 } cupti;
 
-static const struct {
+typedef struct {
     const char *name;
     void *place;
-} FUNCTIONS[] = {
+} Wanted;
+
+static const Wanted FUNCTIONS[] = {
     {"cuptiGetVersion", &cupti.get_version},
     {"cuptiGetResultString", &cupti.get_result_string},
     {"cuptiGetTimestamp", &cupti.get_timestamp},
@@ -226,9 +229,10 @@ static double window_s, every_s;      /* of the settings; 0 where windows grow *
 
 /* What Python shares: the thread that launched first; whether a window is open; what it shall call microbench_switch
  * for, at the end of a turn of a loop; whether it can do so; and whether it answers which line calls. Then the call that
- * asks: its state (NOBODY to ANSWERED), whether its thread turned out to run no Python, this thread, and its begin. */
+ * asks: its state (NOBODY to ANSWERED), and whether its thread turned out to run no Python. Then whether Python ends the
+ * recording after its time; and of the call that asks its thread and its begin. */
 EXPORTED struct {
-    _Atomic uint32_t first_thread, window_open, wanted, can_switch, answers, asks, no_python, unused;
+    _Atomic uint32_t first_thread, window_open, wanted, can_switch, answers, asks, no_python, ends_it;
     _Atomic uint64_t thread, at_ns;
 } microbench_shared;
 enum { NOBODY, ABOUT_TO_ASK, ASKS, LOOKED_AT, ANSWERED };
@@ -827,18 +831,24 @@ static void *load_cupti(void) {
     return library || !found || !*found ? library : dlopen(found, RTLD_NOW | RTLD_LOCAL);
 }
 
+/* Find functions of a library. Returns the name of one that it lacks, or NULL. */
+static const char *find(void *library, const Wanted *wanted, size_t count) {
+    for (const Wanted *one = wanted; one < wanted + count; one++) {
+        void *function = dlsym(library, one->name);
+        if (!function) return one->name;
+        memcpy(one->place, &function, sizeof function);
+    }
+    return NULL;
+}
+
 static bool load_functions(const char *given) {
     void *library = given ? dlopen(given, RTLD_NOW | RTLD_LOCAL) : load_cupti();
     if (!library && given) return refuse("install CUPTI of CUDA 12 or 13", "CUPTI cannot be loaded: %s", dlerror());
     if (!library)
         return refuse("install the CUDA toolkit, or name its folder by CUDA_HOME",
                       "no libcupti.so.12 or .13 is found for %s", program_invocation_short_name);
-    for (size_t place = 0; place < COUNT(FUNCTIONS); place++) {
-        void *function = dlsym(library, FUNCTIONS[place].name);
-        memcpy(FUNCTIONS[place].place, &function, sizeof function);
-        if (!function) return refuse("install CUPTI of CUDA 12 or 13", "CUPTI has no %s", FUNCTIONS[place].name);
-    }
-    return true;
+    const char *lacked = find(library, FUNCTIONS, COUNT(FUNCTIONS));
+    return !lacked || refuse("install CUPTI of CUDA 12 or 13", "CUPTI has no %s", lacked);
 }
 
 static bool succeeded(int status, const char *call) {
@@ -1212,11 +1222,11 @@ EXPORTED const char *microbench_obey(
     return reason;
 }
 
-/* Sleep until another recording is ordered. Returns false when `microbench watch` has ended. */
-EXPORTED int microbench_ordered(void) {
-    while (!watch_has_ended()) {
+/* Sleep until another recording is ordered. Returns false when `microbench watch` has ended, or Python obeys instead. */
+EXPORTED int microbench_ordered(int by_python) {
+    while (!watch_has_ended() && (by_python || !microbench_shared.ends_it)) {
         uint32_t order = orders->order;
-        if (order % 2 && order != obeyed) return (obeyed = order) != 0;
+        if (order % 2 && order != obeyed && !active) return (obeyed = order) != 0;
         doze(LOOK_S);
     }
     return false;
@@ -1228,7 +1238,7 @@ EXPORTED int microbench_take_process(void) {
     return !atomic_exchange(&taken, 1);
 }
 
-/* Programs that are not Python. */
+/* Programs that CUDA's driver loads this into. */
 
 static double ends_after_s; /* the first kernel */
 
@@ -1254,18 +1264,75 @@ static void stop_at_exit(void) {
 /* End the recording while the program runs on, which may outlive `microbench watch`. Its own profiler may then have CUPTI. */
 static void *stop_after(void *unused) {
     microbench_wait(ends_after_s);
-    stop(AFTER_A_TIME);
+    if (orders || !microbench_shared.ends_it) stop(AFTER_A_TIME);
     return unused;
 }
 
 /* Record as often as `microbench watch` orders it. */
 static void *stop_when_ordered(void *unused) {
-    while (microbench_ordered()) {
+    while (microbench_ordered(false)) {
         if (microbench_begin(NULL, NULL, NULL, program_invocation_short_name, 0, 0, false, reasons))
             leave_reason();
         else stop_after(NULL);
     }
     return unused;
+}
+
+/* Python, where it did not load this itself: its variables or options have hidden the sitecustomize.py that does so. */
+
+static struct {
+    const char *(*version)(void);
+    int (*is_initialized)(void);
+    int (*add_pending_call)(int (*)(void *), void *);
+    void *(*add_module)(const char *);
+    void *(*build_value)(const char *, ...);
+    void *(*compile)(const char *, const char *, int);
+    void *(*evaluate)(void *, void *, void *);
+    void (*let_go)(void *);
+    void (*clear_error)(void);
+} python;
+
+static const Wanted PYTHONS[] = {
+    {"Py_GetVersion", &python.version},
+    {"Py_IsInitialized", &python.is_initialized},
+    {"Py_AddPendingCall", &python.add_pending_call},
+    {"PyImport_AddModule", &python.add_module},
+    {"Py_BuildValue", &python.build_value},
+    {"Py_CompileString", &python.compile},
+    {"PyEval_EvalCode", &python.evaluate},
+    {"Py_DecRef", &python.let_go},
+    {"PyErr_Clear", &python.clear_error},
+};
+
+/* Runs sitecustomize.py. What gets out of it is a Ctrl-C of the program. */
+static const char JOIN[] =
+    "try:\n"
+    "    with open(__file__, 'rb') as file:\n"
+    "        code = compile(file.read(), '<microbench>/sitecustomize.py', 'exec')\n"
+    "    exec(code)\n"
+    "except Exception:\n"
+    "    pass\n";
+enum { FIRST_MINOR = 9, FILE_INPUT = 257 };
+static char python_half[MOST_PATH]; /* the path of sitecustomize.py */
+
+/* Python calls this in its main thread, between two of its instructions. Its exception becomes one of the program. */
+static int join(void *number) {
+    if (getpid() != process || (!orders && over((unsigned)(uintptr_t)number))) return 0;
+    void *builtins = python.add_module("builtins"), *code = python.compile(JOIN, "<microbench>/recorder.c", FILE_INPUT);
+    void *names = !builtins || !code ? NULL : python.build_value(
+        "{sOssss}", "__builtins__", builtins, "__name__", "microbench", "__file__", python_half);
+    void *result = names ? python.evaluate(code, names, names) : NULL;
+    bool raised = names && !result;
+    if (!names) python.clear_error();
+    python.let_go(result), python.let_go(names), python.let_go(code);
+    return raised ? -1 : 0;
+}
+
+/* Whether this process is a Python that can join. */
+static bool is_python(void) {
+    keep(python_half, getenv("MICROBENCH_WATCH_PYTHON"));
+    if (!*python_half || find(RTLD_DEFAULT, PYTHONS, COUNT(PYTHONS)) || !python.is_initialized()) return false;
+    return !strncmp(python.version(), "3.", 2) && atoi(python.version() + 2) >= FIRST_MINOR;
 }
 
 /* CUDA's driver calls this within cuInit. */
@@ -1275,15 +1342,17 @@ EXPORTED int InitializeInjection(void) {
     if (forked) tell_of_fork(); /* it starts CUDA itself */
     if (!folder || !microbench_take_process()) return 1;
     ends_after_s = seconds_of("MICROBENCH_WATCH_FOR_MS");
-    if (file_of_orders && *file_of_orders) {
-        if (microbench_obey(file_of_orders, folder, program_invocation_short_name, getenv("MICROBENCH_WATCH_REASONS")))
-            leave_reason();
-        else if (!atexit(stop_at_exit)) start_thread(stop_when_ordered, NULL);
-    } else if (microbench_begin(
-            NULL, folder, NULL, program_invocation_short_name, seconds_of("MICROBENCH_WATCH_WINDOW_MS"),
-            seconds_of("MICROBENCH_WATCH_EVERY_MS"), whole && *whole, getenv("MICROBENCH_WATCH_REASONS")))
+    bool obeys = file_of_orders && *file_of_orders;
+    if (obeys ? microbench_obey(file_of_orders, folder, program_invocation_short_name, getenv("MICROBENCH_WATCH_REASONS"))
+              : microbench_begin(
+                    NULL, folder, NULL, program_invocation_short_name, seconds_of("MICROBENCH_WATCH_WINDOW_MS"),
+                    seconds_of("MICROBENCH_WATCH_EVERY_MS"), whole && *whole, getenv("MICROBENCH_WATCH_REASONS")))
         leave_reason();
     else if (atexit(stop_at_exit)) microbench_end(AFTER_A_FAILURE);
-    else start_thread(stop_after, NULL);
+    else {
+        start_thread(obeys ? stop_when_ordered : stop_after, NULL);
+        /* By this thread, because one that is no thread of Python might do so while Python ends. */
+        if (is_python()) python.add_pending_call(join, (void *)(uintptr_t)generation);
+    }
     return 1;
 }

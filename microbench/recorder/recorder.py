@@ -33,32 +33,33 @@ class Shared(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("first_thread", "window_open", "wanted", "can_switch")),
-        *((name, ctypes.c_uint32) for name in ("answers", "asks", "no_python", "unused")),
+        *((name, ctypes.c_uint32) for name in ("answers", "asks", "no_python", "ends_it")),
         ("thread", ctypes.c_uint64), ("at_ns", ctypes.c_uint64),
     ]  # fmt: skip
 
 
-def obey(package: str, settings: dict[str, Any], tell: Any) -> None:
+def obey(package: str | None, settings: dict[str, Any], tell: Any) -> None:
     """Record as often as `microbench watch` orders it in the file "orders" of the settings; the others are those of
-    ``begin``. Raises NotRecorded."""
+    ``begin``. Without a package the library has obeyed until now. Raises NotRecorded."""
     library = _library(settings)
     names = (settings["orders"], settings["folder"], _program(), settings["reasons"])
-    refused = library.microbench_obey(*map(os.fsencode, names))
+    refused = library.microbench_obey(*map(os.fsencode, names)) if package is not None else None
     if refused is not None:
         raise NotRecorded(*_words(refused))
 
     def follow() -> None:
-        while library.microbench_ordered():
+        while library.microbench_ordered(True):
             try:
                 begin(package, settings, tell).stop_after(0)
             except NotRecorded as error:
                 tell(error.cause, error.next_step)
 
     start_thread(follow)
+    Shared.in_dll(library, "microbench_shared").ends_it = 1
 
 
-def begin(package: str, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
-    """Record from now on, because the program imports this package.
+def begin(package: str | None, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
+    """Record from now on, because the program imports this package; with None the library came first.
 
     ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "library" the file of
     the compiled recorder.c, "for_s" the time after its first work on the GPU at which the recording ends, or None. With
@@ -82,6 +83,7 @@ def begin(package: str, settings: dict[str, Any], tell: Any, held: list[Recorder
                 recorder.at_end = at_end(None, recorder.stop_at_exit, exitpriority=LAST)
             if not settings["orders"]:
                 start_thread(recorder.stop_after, settings["for_s"] or 0)
+                recorder.shared.ends_it = 1
         failed.pop_all()
     return recorder
 
@@ -95,35 +97,38 @@ class Recorder:
         self._library = _library(settings)
         self._tell = self._leave if "reasons" in settings else tell
         self.at_end: Any = None  # what multiprocessing calls
-        self._shared = Shared.in_dll(self._library, "microbench_shared")
-        self._going_on = False
+        self.shared = Shared.in_dll(self._library, "microbench_shared")
+        self._going_on = self._joins = False
         self._sampler: Sampler | None = None
-        self._loops = Loops(self._take, self._ahead_ns, self._shared, self._library.microbench_switch)
+        self._loops = Loops(self._take, self._ahead_ns, self.shared, self._library.microbench_switch)
 
     @property
     def path(self) -> str:
         """The file of the recording."""
         return os.fsdecode(self._library.microbench_path())
 
-    def start(self, package: str, settings: dict[str, Any]) -> None:
-        """Begin. Raises NotRecorded."""
+    def start(self, package: str | None, settings: dict[str, Any]) -> None:
+        """Begin, or join what the library has begun. Raises NotRecorded."""
         file, window_s, every_s = settings.get("file"), settings["window_s"] or 0, settings["every_s"] or 0
-        self._going_on = True
-        refused = self._library.microbench_begin(
-            os.fsencode(cupti.path()), os.fsencode(settings["folder"]), None if file is None else os.fsencode(file),
-            os.fsencode(_program()), ctypes.c_double(window_s), ctypes.c_double(every_s),
+        self._going_on, self._joins = True, package is None and not settings["orders"]
+        refused = None if self._joins else self._library.microbench_begin(
+            None if package is None else os.fsencode(cupti.path()), os.fsencode(settings["folder"]),
+            None if file is None else os.fsencode(file), os.fsencode(_program()), ctypes.c_double(window_s),
+            ctypes.c_double(every_s),
             int(settings["whole"]), os.fsencode(settings["reasons"]) if "reasons" in settings else None,
         )  # fmt: skip
         if refused is not None:
             self._going_on = False
             raise NotRecorded(*_words(refused))
-        facts: dict[str, object] = {"python": ".".join(map(str, sys.version_info[:3])), "package": package}
+        facts: dict[str, object] = {"python": ".".join(map(str, sys.version_info[:3])), **_versions()}
+        if package is not None:
+            facts["package"] = package
         if settings["stacks"]:
             facts["main_thread"] = main_thread = _main_thread()
             asked = self._library.microbench_asked
             asked.argtypes = [ctypes.c_double]
             answer = ctypes.PyDLL(settings["library"]).microbench_answer  # which keeps Python's lock
-            self._sampler = Sampler(self._take, self._ahead_ns, self._shared, main_thread, asked, answer)
+            self._sampler = Sampler(self._take, self._ahead_ns, self.shared, main_thread, asked, answer)
             self._sampler.begin()
         self._take(_cells(facts))
         start_thread(self._loops.run)
@@ -162,7 +167,7 @@ class Recorder:
             self._stop(AT_EXIT)
 
     def abandon(self) -> None:
-        """Give CUPTI back after a failed start, and remove the file."""
+        """Give CUPTI back after a failed start, and remove the file; what Python did not join goes on."""
         self._stop(AFTER_A_FAILURE)
 
     def _stop(self, why: int) -> None:
@@ -177,10 +182,10 @@ class Recorder:
                 if self._sampler is not None:
                     self._sampler.finish()
                 self._loops.finish()
-                versions = {f"version.{name}": getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
-                self._take(_cells({name: version for name, version in versions.items() if version is not None}))
+                self._take(_cells(_versions()))
             finally:  # also after a Ctrl-C
-                early = self._library.microbench_end(why)
+                goes_on = self._joins and why == AFTER_A_FAILURE  # without Python
+                early = None if goes_on else self._library.microbench_end(why)
             if early is not None:  # told before another thread that waits here may end the process
                 self._tell(*_words(early))
             if self._sampler is not None and self._sampler.impossible:
@@ -207,6 +212,12 @@ def _words(reason: bytes) -> tuple[str, str]:
     """A cause and a next step, as the library says them."""
     cause, _, next_step = os.fsdecode(reason).rpartition("\n")
     return cause, next_step
+
+
+def _versions() -> dict[str, object]:
+    """The versions of the GPU packages that are imported by now."""
+    versions = {f"version.{name}": getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def _cells(facts: dict[str, object]) -> bytes:

@@ -2,7 +2,8 @@
 """Begins the recording of a process when it first imports a GPU package; `microbench watch` puts it on PYTHONPATH.
 
 Every Python that the program starts runs this file, so it is written for all versions from 2.7 on, imports nothing
-before it must, and hands on to the sitecustomize that it hides.
+before it must, and hands on to the sitecustomize that it hides. Where variables or options of Python hide this file
+itself, the library runs it when CUDA starts: recorder.c.
 """
 
 import os
@@ -62,7 +63,8 @@ class _FirstImport:
 
 
 def _begin(package):
-    """Record this process; if that is impossible, leave the reason for the end of the watched program."""
+    """Record this process, or join if the library does so already and there is no package. If that is impossible, leave
+    the reason for the end of the watched program."""
     reasons = os.environ.get(REASONS)
     if not reasons:  # the program has changed the variables
         return
@@ -89,7 +91,7 @@ def _begin(package):
         import importlib.machinery
         import importlib.util
 
-        if not _taken(library):
+        if package and not _taken(library):
             return
 
         class Loader(importlib.machinery.SourceFileLoader):
@@ -109,8 +111,11 @@ def _begin(package):
             sys.path_importer_cache.pop(room, None)
         (recorder.obey if settings["orders"] else recorder.begin)(package, settings, tell)
     except Exception as error:  # noqa: BLE001  (the program matters more than its recording, whatever goes wrong)
-        what = str(error) or type(error).__name__
-        tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))
+        what = (str(error) or type(error).__name__).splitlines()[0]
+        if package is None and what.endswith("at interpreter shutdown"):  # too late for a thread
+            return
+        what = what if package else "lines of Python, because " + what
+        tell(what, getattr(error, "next_step", "please report this, with the program that was watched"))
 
 
 def _unseen(code):
@@ -144,13 +149,35 @@ def _hand_on():
         sys.modules["sitecustomize"] = own
 
 
-if os.environ.get(VARIABLE) and sys.version_info >= FIRST_PYTHON:
-    for each in list(vars(_FirstImport).values()) + list(globals().values()):
-        if hasattr(each, "__code__"):
-            each.__code__ = _unseen(each.__code__)
-if os.environ.get(VARIABLE) and sys.version_info >= FIRST_FINDERS:
-    first_import = _FirstImport()
-    sys.meta_path.insert(0, first_import)
-    if not PACKAGES.isdisjoint(sys.modules):  # by a file of a folder of packages, before this one
-        first_import.begin("(imported before)")
-_hand_on()
+def _join():
+    """Have Python join the recording. If a module of Python's own library is only half imported now, a thread does so,
+    which waits for the import. It must not import threading, which takes the thread that does so for the main one."""
+    library = os.path.join(os.path.dirname(os.__file__), "")
+    specs = [vars(one).get("__spec__") for one in list(sys.modules.values()) if type(one) is type(sys)]
+    half = {one.name: str(one.origin) for one in specs if one is not None and getattr(one, "_initializing", False)}
+    if not any(origin.startswith(library) and "-packages" not in origin for origin in half.values()):
+        _begin(None)
+    elif "threading" in sys.modules and "threading" not in half:
+        import _signal  # type: ignore[import-not-found]  # signal may be half imported
+        import _thread
+
+        before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        try:
+            _thread.start_new_thread(_begin, (None,))
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+
+
+if __name__ == "sitecustomize":
+    if os.environ.get(VARIABLE) and sys.version_info >= FIRST_PYTHON:
+        for each in list(vars(_FirstImport).values()) + list(globals().values()):
+            if hasattr(each, "__code__"):
+                each.__code__ = _unseen(each.__code__)
+    if os.environ.get(VARIABLE) and sys.version_info >= FIRST_FINDERS:
+        first_import = _FirstImport()
+        sys.meta_path.insert(0, first_import)
+        if not PACKAGES.isdisjoint(sys.modules):  # by a file of a folder of packages, before this one
+            first_import.begin("(imported before)")
+    _hand_on()
+else:
+    _join()
