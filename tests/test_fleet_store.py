@@ -354,7 +354,7 @@ def test_windows_of_a_long_watch_are_rows_of_their_own(tmp_path: Path) -> None:
     logs, folder = tmp_path / "recording-1", tmp_path / "store"
     logs.mkdir()
     for number, waits_s in ((1, 0.5), (2, 0.25)):
-        window = Window("serve.py-42", "f", 1e9 + number, 1.0, 0.4, {"waits": waits_s}, {}, {"launches": 50.0},
+        window = Window("serve.py-42", "f", 1e9, 1e9 + number, 1.0, 0.4, {"waits": waits_s}, {}, {"launches": 50.0},
                         (0.01,) * 50, 0.1, 0.0, 0)  # fmt: skip
         with (logs / LOG).open("ab") as log:
             log.write(msgspec.json.encode(window) + b"\n")
@@ -365,6 +365,10 @@ def test_windows_of_a_long_watch_are_rows_of_their_own(tmp_path: Path) -> None:
     assert answer(folder, sql) == [("job-7", "n1", "waits", 0.75)]
     assert answer(folder, "SELECT sum(count) FROM windows WHERE name = 'launches'") == [(100.0,)]
     assert answer(folder, "SELECT count(*) FROM runs") == [(0,)]
+    with (logs / LOG).open("ab") as log:
+        log.write(b'{"process": "ser')  # its writer was killed
+    assert call("fleet", "import", str(logs), *options).stdout.split()[0] == "10"
+    assert answer(folder, "SELECT count(*), max(unix_s) FROM windows") == [(10, 1e9 + 2)]
     (logs / LOG).write_text('{"process": "x"}\n')
     assert call("fleet", "import", str(logs), "--store", str(folder)).exit_code == ExitCode.UNREADABLE_RUN
 

@@ -25,10 +25,12 @@ from watched import NotPython, Place
 
 from microbench.core.errors import ExitCode, UsageError
 from microbench.fleet.windows import Window
+from microbench.library.answers import costs_of
 from microbench.service.alerts import Alerts
 from microbench.service.budget import LEAST_BETWEEN_S, Budget
 from microbench.service.door import MOST_BYTES, Door, ask, run_folder
 from microbench.service.metrics import MOST_NAMES, Metrics
+from microbench.service.service import Service
 from microbench.service.windows import COUNTED
 
 NO_PARTS: Mapping[str, float] = {}
@@ -37,7 +39,7 @@ NO_PARTS: Mapping[str, float] = {}
 def window(step_s: float = 0.001, number: int = 0, **changed: Any) -> Window:
     steps = max(round(1 / step_s), 1)
     given = Window(
-        "serve.py-42", f"serve.py-42-{number:06}.rows", 1e9 + 60 * number, 1.0, 0.3, {"waits": 0.7}, NO_PARTS,
+        "serve.py-42", f"serve.py-42-{number:06}.rows", 1e9, 1e9 + 60 * number, 1.0, 0.3, {"waits": 0.7}, NO_PARTS,
         {"launches": 20.0 * steps}, (step_s,) * steps, 0.1, 0.0, 0,
     )  # fmt: skip
     return msgspec.structs.replace(given, **changed)
@@ -55,10 +57,11 @@ def test_a_budget_is_kept_and_used(share: float, loss: float) -> None:
     while now_s < 4 * 3600:
         due_s = budget.next_s(now_s)
         assert due_s is not None
-        now_s = max(now_s, due_s) + budget.window_s + budget.pause_s
-        lost_s += budget.window_s * loss + budget.pause_s * loss / 10
+        window_s, pause_s = budget.window_s, budget.pause_s
+        now_s = max(now_s, due_s) + window_s + pause_s
+        lost_s += window_s * loss + pause_s * loss / 10
         measured = max(loss + chance.gauss(0, 0.02), 0.0)
-        budget.add([window(lost=measured, lost_behind=loss / 10)], budget.window_s, budget.pause_s)
+        budget.add([window(lost=measured, lost_behind=loss / 10)], window_s, pause_s, now_s, seen=True)
         assert lost_s <= 1.02 * share * now_s
     limited = budget.window_s * loss > share * LEAST_BETWEEN_S
     assert not limited or lost_s > 0.5 * share * now_s
@@ -67,15 +70,63 @@ def test_a_budget_is_kept_and_used(share: float, loss: float) -> None:
 def test_a_loss_that_nobody_knows_counts_as_half_of_the_window() -> None:
     budget = Budget(0.01, 0.0)
     assert budget.next_s(0.0) == pytest.approx((0.5 * budget.window_s + 0.1 * budget.pause_s) / 0.01)
-    budget.add([window(lost=None)], 1.0, 0.5)
-    assert budget.lost_s() == pytest.approx(0.5 + 0.05)
+    budget.add([window(lost=None)], 1.0, 0.5, 100.0, seen=True)
+    assert budget.taken_s == pytest.approx(0.5 + 0.05)
+    budget.add([], 1.0, 0.5, 200.0, seen=True)  # nothing could be read of it
+    assert budget.taken_s == pytest.approx(2 * (0.5 + 0.05))
+    budget.add([], 1.0, 0.5, 300.0, seen=False)  # the GPU was not used
+    assert budget.taken_s == pytest.approx(2 * (0.5 + 0.05))
+
+
+def phases(share: float, chosen: Sequence[tuple[float, float, float]]) -> list[float]:
+    """The true losses as a share, by hour, of phases in turn: their hours, the step in s and the loss of a window."""
+    budget, now_s, hours = Budget(share, 0.0), 0.0, dict[int, float]()
+    until_s = 0.0
+    for length, step_s, loss in chosen:
+        until_s += 3600 * length
+        while now_s < until_s:
+            window_s, pause_s = budget.window_s, budget.pause_s
+            due_s = budget.next_s(now_s)
+            assert due_s is not None
+            now_s = max(due_s, now_s) + window_s + pause_s
+            hours[int(now_s // 3600)] = hours.get(int(now_s // 3600), 0.0) + window_s * loss
+            budget.add([window(step_s, lost=loss)], window_s, pause_s, now_s, seen=True)
+    assert budget.taken_s == pytest.approx(sum(hours.values()), rel=0.2)
+    return [hours.get(hour, 0.0) / 3600 for hour in range(round(until_s / 3600))]
+
+
+@pytest.mark.parametrize("share", [0.005, 0.01, 0.05])
+def test_a_program_that_changes_costs_no_more(share: float) -> None:
+    quiet, costly = (0.001, 0.01), (0.5, 0.35)
+    for chosen in ([(10, *quiet), (3, *costly)], [(1, *quiet), (1, *costly)] * 6, [(24, *quiet), (10, *costly)]):
+        hours = phases(share, chosen)
+        assert max(hours) <= 2.1 * share  # an hour may have what the hour before it has saved
+        assert sum(hours) / len(hours) <= 1.02 * share
+
+
+def test_an_attached_recording_is_paid_back_within_an_hour() -> None:
+    budget = Budget(0.01, 0.0)
+    budget.add([window(lost=0.3)], 600.0, 300.0, 900.0, seen=True)
+    due_s = budget.next_s(900.0)
+    assert due_s is not None
+    assert 3600 < due_s < 900 + 2 * 3600
 
 
 def test_windows_hold_twenty_steps_within_limits() -> None:
     budget = Budget(0.01, 0.0)
     for step_s, window_s in ((0.001, 0.5), (0.1, 2.0), (3.0, 8.0)):
-        budget.add([window(step_s)], 0.5, 0.25)
+        budget.add([window(step_s)], 0.5, 0.25, 0.0, seen=True)
         assert budget.window_s == pytest.approx(window_s)
+    for window_s in (1.0, 2.0, 4.0):  # no step fits
+        budget.add([], window_s / 2, window_s / 4, 0.0, seen=True)
+        assert budget.window_s == pytest.approx(window_s)
+
+
+def test_a_small_budget_has_short_windows() -> None:
+    budget = Budget(0.001, 0.0)
+    budget.add([window(0.5)], 0.5, 0.25, 0.0, seen=True)
+    assert 0.5 <= budget.window_s < 8.0
+    assert budget.next_s(0.0) is not None
 
 
 def test_a_budget_of_hours_between_windows_cannot_be_kept() -> None:
@@ -434,3 +485,43 @@ def test_options_that_do_not_fit_are_refused(options: str, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     assert call("watch", *options.split(), "--", "true").exit_code == ExitCode.USAGE
     assert not list(tmp_path.iterdir())
+
+
+def test_a_fork_after_a_dormant_import_is_told(here: Path) -> None:
+    Path("program.py").write_text("""
+import os, torch
+child = os.fork()
+if not child:
+    torch.cuda.cuInit(0)
+    os._exit(0)
+os.waitpid(child, 0)
+""")
+    said = call("watch", "--dormant", "--", sys.executable, "program.py").stderr
+    assert "work of a process that was forked from a recorded one" in said
+    assert "nobody asked by --attach" in said
+
+
+def test_a_recording_that_ends_in_an_error_ends_nothing_else(private: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    (tmp_path / "kept").mkdir()
+    service = Service(tmp_path / "kept", costs_of(None), None, 1 << 20, told.append)
+    recordings = iter([ZeroDivisionError("a recording of nothing"), []])
+
+    def record(*_: object) -> list[Path]:
+        found = next(recordings)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    service._orders.record = record  # type: ignore[method-assign]
+    (tmp_path / "reasons").mkdir()
+    (tmp_path / "reasons" / "42-1").symlink_to('["CUPTI is taken","end the other profiler"]')
+    service.begin(tmp_path / "reasons")
+    try:
+        first, second = service.asked(0.1), service.asked(0.1)
+    finally:
+        service.end()
+    assert told == ["a recording is left out: a recording of nothing"]
+    assert first == {"files": [], "processes": 0, "reasons": [("CUPTI is taken", "end the other profiler")]}
+    assert second == {"files": [], "processes": 0, "reasons": []}
+    assert not list((tmp_path / "kept").iterdir())

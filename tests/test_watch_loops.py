@@ -126,8 +126,8 @@ while time.monotonic() - begin < 1.6:
     (loop,) = loops_of(one_window(trace))
     assert (loop.cut, len(loop.ends_ns) > 20, set(loop.submits)) == (True, True, {3})
     assert np.count_nonzero(trace.turns["last"]) >= len(trace.windows)
-    stretches = in_pauses(trace, [pause for pause in trace.pauses if pause.quiet][:2], "program.py:4 <module>", 1)
-    assert min(map(len, stretches[:1])) > 5
+    stretches = in_pauses(trace, [pause for pause in trace.pauses if pause.quiet], "program.py:4 <module>", 1)
+    assert max(map(len, stretches)) > 5
 
 
 def test_without_a_window_the_recording_pauses_by_itself(place: Place, tmp_path: Path, python: str) -> None:

@@ -102,7 +102,7 @@ class Place:
         watching["PYTHONPATH"] = os.pathsep.join((str(INJECTED), own["PYTHONPATH"]))
         variables = {**own, **watching, **{name: own[name] for name in more if name != "PYTHONPATH"}}
         result = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
-        told = [(cause, next_step) for cause, next_step in program._reasons(reasons)]
+        told = [(cause, next_step) for cause, next_step in program.left(reasons)]
         return Recorded(result.returncode, result.stdout, result.stderr, sorted(found.iterdir()), told)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from microbench.cli.output import draw, tell, tell_error
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.core.options import argument, flag, option
-from microbench.core.units import counted, percent, plain, to_ascii, typed_share, typed_size, wall
+from microbench.core.units import as_time, counted, percent, plain, to_ascii, typed_share, typed_size
 
 if TYPE_CHECKING:
     from microbench.diagnosis.live import Live
@@ -109,6 +109,9 @@ def watch(
         draw(drawing.screen(process.follow(for_s)))
         return ExitCode.MEASURED
     if attach is not None:
+        if command or any((out, window, every, whole, sampler, utilisation, budget, dormant, metrics, no_stacks)):
+            cause = "--attach records by the watch that runs already"
+            raise UsageError(cause, "leave out the command and all options but --for, --step and --counts")
         return _attach(attach, 5.0 if for_s is None else for_s, asked, counts=counts)
     if not command:
         raise UsageError("no command is given", "microbench watch -- python train.py")
@@ -120,12 +123,17 @@ def watch(
             )
         share = None if dormant else typed_share(budget or "1%")
         bytes_kept = typed_size(keep)
-        return _serve(list(command), _new_folder(out), share, bytes_kept, metrics, asked, stacks=not no_stacks)
+        folder, stacks = _new_folder(out), not no_stacks
+        return _serve(list(command), folder, share, bytes_kept, metrics, asked, stacks=stacks, counts=counts)
     how = program.How(for_s, *_windows(window_s, every_s), not no_stacks, whole)
     folder = _new_folder(out)
     try:
         with sampler or contextlib.nullcontext(), LiveLine(folder) as live:
-            begun = (lambda: None) if sampler is None else sampler.begin
+
+            def begun(reasons: Path) -> None:
+                if sampler is not None:
+                    sampler.begin()
+
             ended = program.watch(list(command), folder, how, begun, live.update)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
             _explain(folder, ended, sampler, asked, counts=counts)
@@ -143,6 +151,7 @@ def _serve(
     step: tuple[float | None, str],
     *,
     stacks: bool,
+    counts: bool,
 ) -> int:
     """Run a command and record it now and then, or only when somebody asks."""
     from microbench.library.answers import costs_of
@@ -162,36 +171,50 @@ def _serve(
                 tell([f"metrics: {served.address}"], error=True)
             service = Service(folder, costs_of(None), share, keep_bytes, lambda line: tell([line], error=True), served)
             stack.callback(service.end)
-            door = Door(service.asked)
-            stack.callback(door.close)
+            door = None
+            try:
+                door = Door(service.asked)
+                stack.callback(door.close)
+            except UsageError as error:
+                if share is None:
+                    raise
+                tell([f"nobody can ask by --attach: {error.cause}"], error=True)
 
-        def begin() -> None:
-            service.begin()
-            door.open()
+        def begin(reasons: Path) -> None:
+            service.begin(reasons)
+            if door is not None:
+                door.open()
 
-        how = program.How(stacks=stacks, orders=str(service.orders.absolute()))
+        how = program.How(stacks=stacks, orders=str(service.orders))
         ended = program.watch(command, service.now, how, begin)
     with contextlib.suppress(OSError, KeyboardInterrupt):
         newest = sorted(_recordings(folder), key=lambda path: path.stat().st_mtime_ns)[-1:]
-        _diagnose(newest, step, counts=False)
+        _diagnose(newest, step, counts=counts)
         lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in ended.reasons]
         if newest:
             took = f", which took at most {percent(service.lost)} of the time" if share is not None else ""
             lines.append(f"recorded: {counted(service.windows, 'window')}{took}; newest {newest[0]}")
+        elif service.processes:
+            lines.append(
+                "recorded: nothing, because "
+                + ("nobody asked by --attach" if share is None else "the command ended before its first window")
+            )
         tell(lines or [f"not recorded: {UNSEEN}"], error=True)
     return _end_like(ended.status)
 
 
 def _attach(process: int, for_s: float, step: tuple[float | None, str], *, counts: bool) -> int:
     """Have the watch of a process record it, and print the diagnosis."""
-    from microbench.service.door import ask
+    from microbench.service.door import LONGEST_S, ask
 
+    tell([f"recording for {as_time(for_s)}"], error=True)
     answer = ask(process, for_s)
     if not answer["files"]:
         cause = "no process of the command has imported a GPU package or started CUDA"
         if answer["processes"]:
-            cause = f"nothing was submitted to a GPU in {wall(for_s)}"
-        raise UsageError(cause, f"microbench watch --attach {process} --for {wall(2 * for_s)}")
+            cause = f"nothing was submitted to a GPU in {as_time(for_s)}"
+        longer = f"microbench watch --attach {process} --for {min(2 * for_s, LONGEST_S):g}s"
+        raise UsageError(*(answer["reasons"] or [[cause, longer]])[-1])
     paths = [Path(name) for name in answer["files"]]
     _diagnose(paths, step, counts=counts)
     tell([f"recorded: {path}" for path in paths], error=True)

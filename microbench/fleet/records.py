@@ -44,8 +44,8 @@ TABLES: dict[str, dict[str, str]] = {
         "severity": TEXT, "title": TEXT, "text": TEXT, "advice": TEXT,
     },
     "windows": {
-        "campaign": TEXT, "node": TEXT, "labels": WORDS, "process": TEXT, "at": NUMBER, "kind": TEXT, "name": TEXT,
-        "seconds": NUMBER, "count": NUMBER,
+        "campaign": TEXT, "node": TEXT, "labels": WORDS, "process": TEXT, "began_s": NUMBER, "unix_s": NUMBER,
+        "kind": TEXT, "name": TEXT, "seconds": NUMBER, "count": NUMBER,
     },
 }  # fmt: skip
 OF_RUNS = ("rows", "runs", "nodes", "findings")

@@ -98,7 +98,7 @@ def add_windows(directory: Path, source: Source) -> int:
     if not CAMPAIGN.fullmatch(source.campaign):
         raise UsageError(f"{plain(source.campaign, 40)} cannot name a campaign", "give letters, digits, _, - and .")
     found = rows_of_windows(source)
-    named = hashlib.sha256(f"{source.node} {min((row['at'] for row in found), default=0)}".encode()).hexdigest()[:32]
+    named = hashlib.sha256(f"{source.node} {found[0]['began_s'] if found else 0}".encode()).hexdigest()[:32]
     path = directory / "windows" / f"campaign={source.campaign}" / f"{named}{ENDING}"
     try:
         _write_file(path, pyarrow.Table.from_pylist(found, _schema("windows")))

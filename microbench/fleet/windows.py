@@ -17,12 +17,15 @@ class Window(msgspec.Struct, frozen=True):
     """The window of a recording, in s. ``causes`` are its idle time, and ``owners`` the parts of that between calls.
     ``counts`` are those of the whole steps in it, which last ``steps_s`` without the recorder.
 
+    ``began_s`` is when the watch began. In the log ``steps_s`` is their mean alone, and the counts have their number.
+
     ``lost`` is the share of the window's time that the recorder took, and ``lost_behind`` that of the pause behind it;
     None where no steps in the pause show it. ``missing`` records were lost.
     """
 
     process: str
     file: str
+    began_s: float
     unix_s: float
     span_s: float
     busy_s: float
@@ -45,19 +48,22 @@ def rows(source: Source) -> list[Record]:
     and counts. Raises RunUnreadableError."""
     base: Record = {"node": source.node, "labels": list(source.labels.items())}
     found: list[Record] = []
-    for line in source.path.read_bytes().splitlines():
+    for line in source.path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):  # it is being written, or its writer was killed
+            continue
         try:
             window = msgspec.json.decode(line, type=Window)
         except (msgspec.DecodeError, RecursionError) as error:
             cause = f"{plain(source.path.name)} is no log of windows: {plain(error)}"
             raise RunUnreadableError(cause, "give the folder of a `microbench watch --budget`") from None
-        own = base | {"process": plain(window.process, 200), "at": window.unix_s}
+        own = base | {"process": plain(window.process, 200), "began_s": window.began_s, "unix_s": window.unix_s}
+        steps = window.counts.get("steps", len(window.steps_s))
         figures: list[tuple[str, str, float | None, float | None]] = [
             ("recorded", "", window.span_s, None), ("busy", "", window.busy_s, None),
-            ("steps", "", sum(window.steps_s), len(window.steps_s)),
+            ("steps", "", (window.step_s or 0.0) * steps, steps),
             *(("cause", name, seconds, None) for name, seconds in window.causes.items()),
             *(("owner", name, seconds, None) for name, seconds in window.owners.items()),
-            *(("count", name, None, count) for name, count in window.counts.items()),
+            *(("count", name, None, count) for name, count in window.counts.items() if name != "steps"),
         ]  # fmt: skip
         names = ("kind", "name", "seconds", "count")
         found += [own | dict(zip(names, (kind, plain(name, 200), *rest), strict=True)) for kind, name, *rest in figures]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from microbench.recorder.cells import CELL_BYTES, ENDING, fact
 
-ORDERS = struct.Struct("<IIi")  # number of the order, odd while a recording is wanted; ms of its window; our process
+# The number of the order, odd while a recording is wanted; the ms of its window; our process and its namespace.
+ORDERS = struct.Struct("<IIiIQ")
 ENDED = fact("ended", 1)  # the last cell of a whole recording
 LOOK_S = 0.05
 LONGEST_END_S = 35.0  # in which a recorder ends, also where CUPTI keeps records back
@@ -26,7 +27,7 @@ class Orders:
     def __init__(self, path: Path, folder: Path) -> None:
         self._path, self._folder = path, folder
         folder.mkdir()
-        path.write_bytes(ORDERS.pack(0, 0, os.getpid()))
+        path.write_bytes(ORDERS.pack(0, 0, os.getpid(), 0, os.stat("/proc/self/ns/pid").st_ino))
         with path.open("r+b") as file:
             self._shared = mmap.mmap(file.fileno(), ORDERS.size)
         self._number = 0
@@ -55,7 +56,8 @@ class Orders:
 
     def _order(self, window_s: float) -> None:
         self._number += 1
-        ORDERS.pack_into(self._shared, 0, self._number, round(window_s * 1000), os.getpid())
+        struct.pack_into("<I", self._shared, 4, round(window_s * 1000))
+        struct.pack_into("<I", self._shared, 0, self._number)
 
 
 def whole(path: Path) -> bool:
@@ -67,5 +69,11 @@ def whole(path: Path) -> bool:
 
 
 def _runs(path: Path) -> bool:
-    """Whether the process of a recording runs: its number is the last one of the name, or the one before it."""
-    return any(number.isdigit() and Path(f"/proc/{number}").exists() for number in path.stem.split("-")[1:][-2:])
+    """Whether the process of a recording runs: its number is the last one of the name, or the one before "-2"."""
+    before, _, last = path.stem.rpartition("-")
+    numbers = [last, before.rpartition("-")[2]] if len(last) < 4 else [last]
+    for number in numbers:
+        with suppress(OSError):
+            if number.isdigit() and Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z":
+                return True
+    return False

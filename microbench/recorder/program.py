@@ -95,13 +95,14 @@ def watch(
     command: list[str],
     folder: Path,
     how: How = WHOLE,
-    when_begun: Callable[[], None] = lambda: None,
+    when_begun: Callable[[Path], None] = lambda reasons: None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Run a command to its end; each process that imports a GPU package of Python, or that starts CUDA in another way,
     writes a recording into ``folder``.
 
-    ``when_begun`` is called after the command has begun, which inherits no file opened in it. ``meanwhile`` is called
+    ``when_begun`` is called after the command has begun, which inherits no file opened in it, with the folder in which
+    recorders leave reasons. ``meanwhile`` is called
     about once a second until the command ends; signals wait until it returns. Neither may raise. Raises UsageError,
     before the command begins, if the recorder or the command cannot be started.
     """
@@ -122,11 +123,11 @@ def watch(
         if early := signal.sigpending() - HARMLESS:  # they end this process as soon as they are not held any more
             return Ended(-min(early), ())
         job = Job(command, {**os.environ, **added}, before)
-        when_begun()
+        when_begun(reasons)
         status = job.wait(meanwhile)
         if not folder.exists():
             missed.append(Reason(f"{plain(folder)} was removed while the command ran", "let the command keep it"))
-        return Ended(status, (*_reasons(reasons), *missed))
+        return Ended(status, (*left(reasons), *missed))
 
 
 def _folder_of_reasons(folder: Path) -> Path:
@@ -177,7 +178,7 @@ def variables(folder: Path, reasons: Path, how: How, made: Path, *, injected: bo
     return {**ours, library.VARIABLE: str(made), **{f"{VARIABLE}_{name}": value for name, value in words.items()}}
 
 
-def _reasons(folder: Path) -> list[Reason]:
+def left(folder: Path) -> list[Reason]:
     """What the recorders have left in the lines of files, and in symbolic links; each reason once."""
     found: dict[Reason, None] = {}
     for path in sorted(folder.iterdir()):

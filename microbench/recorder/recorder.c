@@ -244,6 +244,8 @@ static const struct {
     _Atomic uint32_t order;     /* odd while a recording is wanted, and one more for each begin and each end */
     _Atomic uint32_t window_ms; /* how long everything is recorded; waits and turns until the end */
     int32_t watch;              /* the process that orders */
+    uint32_t unused;
+    uint64_t namespace;         /* of the numbers of processes, as that one sees it */
 } *orders;
 static uint32_t obeyed;
 static int kept_file = -1;
@@ -1014,6 +1016,14 @@ static void mark_fork(void) {
     forked = true;
 }
 
+/* What is done once. */
+static void prepare(void) {
+    static atomic_bool done;
+    if (atomic_exchange(&done, true)) return;
+    pthread_atfork(NULL, NULL, mark_fork);
+    dlopen("libgcc_s.so.1", RTLD_NOW); /* Python ends threads by it, which abort if it cannot be opened then */
+}
+
 static bool begin(const char *given_cupti, const char *folder, const char *given_file, const char *program) {
     uint32_t version = 0;
     if (!load_functions(given_cupti) || !succeeded(cupti.get_version(&version), "cuptiGetVersion")) return false;
@@ -1108,15 +1118,11 @@ EXPORTED const char *microbench_end(int why) {
 EXPORTED const char *microbench_begin(
     const char *given_cupti, const char *folder, const char *given_file, const char *program, double window,
     double every, int whole, const char *folder_of_reasons) {
-    static atomic_bool marks;
     if (atomic_exchange(&active, true)) {
         refuse("let it end before another one begins", "microbench records this process already");
         return reason;
     }
-    if (!atomic_exchange(&marks, true)) {
-        pthread_atfork(NULL, NULL, mark_fork);
-        dlopen("libgcc_s.so.1", RTLD_NOW); /* Python ends threads by it, which abort if it cannot be opened then */
-    }
+    prepare();
     clear();
     keep(reasons, folder_of_reasons);
     window_s = window, every_s = every;
@@ -1174,7 +1180,10 @@ EXPORTED void microbench_switch(void) {
 
 /* Whether `microbench watch` has removed the folder of reasons, or was killed. */
 static bool watch_has_ended(void) {
-    return (*reasons && access(reasons, F_OK) && errno == ENOENT) || (orders && kill(orders->watch, 0) && errno == ESRCH);
+    struct stat own;
+    if (*reasons && access(reasons, F_OK) && errno == ENOENT) return true;
+    return orders && !stat("/proc/self/ns/pid", &own) && own.st_ino == orders->namespace && kill(orders->watch, 0)
+        && errno == ESRCH;
 }
 
 /* Return when `microbench watch` has ended; or, when what was submitted until then is recorded, after it has ordered the
@@ -1213,6 +1222,7 @@ EXPORTED const char *microbench_obey(
     if (opened >= 0) close(opened);
     keep(reasons, folder_of_reasons);
     process = getpid();
+    prepare();
     if (shared == MAP_FAILED) refuse("let the command keep the temporary folder", "the orders of microbench watch cannot be read");
     else if (open_file(folder, NULL, program)) {
         kept_file = file;

@@ -41,7 +41,7 @@ class Shared(ctypes.Structure):
 def obey(package: str | None, settings: dict[str, Any], tell: Any) -> None:
     """Record as often as `microbench watch` orders it in the file "orders" of the settings; the others are those of
     ``begin``. Without a package the library has obeyed until now. Raises NotRecorded."""
-    library = _library(settings)
+    library = settings["loaded"] = _library(settings)
     names = (settings["orders"], settings["folder"], _program(), settings["reasons"])
     refused = library.microbench_obey(*map(os.fsencode, names)) if package is not None else None
     if refused is not None:
@@ -197,6 +197,8 @@ class Recorder:
 
 
 def _library(settings: dict[str, Any]) -> Any:
+    if "loaded" in settings:
+        return settings["loaded"]
     library = ctypes.CDLL(settings["library"])
     for name in ("begin", "end", "path", "obey"):
         getattr(library, f"microbench_{name}").restype = ctypes.c_char_p

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,60 +16,88 @@ ASSUMED_BEHIND = 0.1
 # A recording lasts so many steps, within these limits, and half as long again for the pause behind it.
 STEPS, SHORTEST_S, LONGEST_S, BEHIND = 20, 0.5, 8.0, 0.5
 LEAST_BETWEEN_S = 10.0  # a diagnosis takes a second of another processor
-MOST_BETWEEN_S = 3600.0  # a budget that allows fewer recordings cannot be kept
+# What is not used is saved for so long, and what an attached recording took is paid back in no more.
+SAVED_S = 3600.0
 SURE = 2.8  # standard deviations: 95 % of Student's t with four degrees of freedom
-FEW = 5  # recordings
+FEW, RECENT = 5, 50  # recordings
 
 
 class Budget:
-    """Counts what recordings have taken of the program with most loss, at the upper end of a 95 % interval."""
+    """Pays for recordings of the program with most loss, each at the upper end of a 95 % interval."""
 
     def __init__(self, share: float, began_s: float) -> None:
-        self.share, self._began_s = share, began_s
-        self._lengths: list[tuple[float, float]] = []  # of windows and the pauses behind them, in s
-        self._lost: list[float] = []  # shares
+        self.share, self._began_s, self._at_s = share, began_s, began_s
+        self._saved_s = 0.0  # that may be taken now
+        self._recent: deque[float] = deque(maxlen=RECENT)  # shares of windows that were lost
+        self._doubt_s = 0.0  # paid for the first few beyond what they showed
         self._behind = ASSUMED_BEHIND
-        self.window_s = SHORTEST_S
+        self._wanted_s = SHORTEST_S
+        self.taken_s = 0.0
+
+    @property
+    def window_s(self) -> float:
+        """How long the next window is: no longer than half of what can be saved pays for."""
+        affordable_s = self.share * SAVED_S / 2 / (self._expected() + BEHIND * self._behind)
+        return min(self._wanted_s, max(affordable_s, SHORTEST_S))
 
     @property
     def pause_s(self) -> float:
         """How long waits and turns are recorded behind a window."""
         return BEHIND * self.window_s
 
-    def add(self, windows: list[Window], window_s: float, pause_s: float) -> None:
-        """Take a recording of that length, of several processes or of none that used the GPU."""
-        if not windows:
+    def add(self, windows: Sequence[Window], window_s: float, pause_s: float, now_s: float, *, seen: bool) -> None:
+        """Pay for a recording of several processes, of none whose loss is known, or, unless ``seen``, of none that used
+        the GPU. A window that is too short for steps is followed by a longer one."""
+        self._save(now_s)
+        if not seen:
             return
-        self._lengths.append((window_s, pause_s))
+        steps_s = [one.step_s for one in windows if one.step_s is not None]
+        wanted_s = STEPS * max(steps_s) if steps_s else 2 * window_s
+        self._wanted_s = min(max(wanted_s, SHORTEST_S), LONGEST_S)
+        lost = ASSUMED
         if known := [one for one in windows if one.lost is not None]:
-            worst = max(known, key=lambda one: one.lost or 0.0)
-            self._lost.append(worst.lost or 0.0)
+            measured = max(one.lost or 0.0 for one in known)
+            self._recent.append(measured)
             self._behind = max(one.lost_behind for one in known)
-        if steps := [one.step_s for one in windows if one.step_s is not None]:
-            self.window_s = min(max(STEPS * max(steps), SHORTEST_S), LONGEST_S)
-
-    def lost_s(self) -> float:
-        """What the recordings have taken, in s."""
-        windows_s, pauses_s = np.sum(self._lengths, axis=0) if self._lengths else (0.0, 0.0)
-        return float(windows_s * self._share() + pauses_s * self._behind)
+            lost = min(measured + self._error(), 1.0)
+            if len(self._recent) < FEW:
+                self._doubt_s += max(ASSUMED - lost, 0.0) * window_s
+                lost = max(ASSUMED, lost)
+            else:
+                self._pay(-self._doubt_s)
+                self._doubt_s = 0.0
+        self._pay(window_s * lost + pause_s * self._behind)
 
     def lost(self, now_s: float) -> float:
-        """The share of the time since the begin that they have taken."""
-        return self.lost_s() / max(now_s - self._began_s, 1e-9)
-
-    def _share(self) -> float:
-        """The share of a window that is lost, in the mean; a few recordings may be off by all of what is assumed."""
-        count = len(self._lost)
-        if count < FEW:
-            return max(ASSUMED, *self._lost, 0.0)
-        error = float(np.std(self._lost, ddof=1)) / math.sqrt(count)
-        return min(float(np.mean(self._lost)) + SURE * error, 1.0)
+        """The share of the time since the begin that recordings have taken."""
+        return self.taken_s / max(now_s - self._began_s, 1e-9)
 
     def next_s(self, last_s: float) -> float | None:
-        """When the next recording may begin, if the last one ended then; None if it cannot be paid for within
-        MOST_BETWEEN_S. Before it ends, all of them have to be paid for."""
-        more_s = self.window_s * self._share() + self.pause_s * self._behind
-        due_s = self._began_s + (self.lost_s() + more_s) / self.share
-        if more_s / self.share > MOST_BETWEEN_S:
+        """When the next recording may begin, if the last one ended then; None if no saving pays for it."""
+        more_s = self.window_s * self._expected() + self.pause_s * self._behind
+        if more_s > self.share * SAVED_S:
             return None
-        return max(due_s, last_s + LEAST_BETWEEN_S)
+        self._save(last_s)
+        return max(last_s + (more_s - self._saved_s) / self.share, last_s + LEAST_BETWEEN_S)
+
+    def _save(self, now_s: float) -> None:
+        self._saved_s = min(self._saved_s + self.share * max(now_s - self._at_s, 0.0), self.share * SAVED_S)
+        self._at_s = max(now_s, self._at_s)
+
+    def _pay(self, seconds: float) -> None:
+        self.taken_s += seconds
+        self._saved_s = max(self._saved_s - seconds, -self.share * SAVED_S)
+
+    def _expected(self) -> float:
+        """The share of the next window that will be lost."""
+        if len(self._recent) < FEW:
+            return max(ASSUMED, *self._recent, 0.0)
+        return min(max(self._recent[-1], float(np.mean(self._recent))) + self._error(), 1.0)
+
+    def _error(self) -> float:
+        """How far the mean of the recent losses may be off; neighbours show the scatter, whatever the program does."""
+        count = len(self._recent)
+        if count < 2:
+            return 0.0
+        scatter = float(np.sqrt(np.mean(np.square(np.diff(self._recent))) / 2))
+        return SURE * scatter / math.sqrt(count)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from microbench.core.errors import UsageError
-from microbench.core.units import wall
+from microbench.core.units import as_time
 
-MOST_BYTES = 1 << 16  # of a request or an answer
+MOST_BYTES, MOST_ANSWERED = 1 << 12, 1 << 24  # of a request and an answer
 MOST_GUESTS = 8
 PATIENCE_S = 5.0  # in which a request has come whole
 LONGEST_S, LEAST_S = 600.0, 0.05
@@ -25,10 +25,16 @@ CREDENTIALS = struct.Struct("iII")  # process, user and group of the other side:
 NEXT_STEP = "start it by: microbench watch --dormant -- COMMAND"
 
 
+def folders() -> list[Path]:
+    """Where the sockets may be: a login shell has a folder of the user's, a service often has none."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    other = Path(tempfile.gettempdir()) / f"microbench-{os.getuid()}"
+    return [Path(base) / "microbench", other] if base else [other]
+
+
 def run_folder() -> Path:
     """The folder of the sockets, which only this user may enter. Raises UsageError."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(base) / "microbench" if base else Path(tempfile.gettempdir()) / f"microbench-{os.getuid()}"
+    folder = folders()[0]
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -50,7 +56,7 @@ class Door:
         folder = run_folder()
         self._path = folder / f"{os.getpid()}.sock"
         for path in folder.glob("*.sock"):  # of a process that was killed
-            if path == self._path or not Path(f"/proc/{path.stem}").exists():
+            if path == self._path or not _answers(path):
                 path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
@@ -87,7 +93,8 @@ class Door:
                     return
                 continue
             if not self._guests.acquire(blocking=False):
-                guest.close()
+                with guest, contextlib.suppress(OSError):
+                    guest.sendall(json.dumps({"error": f"{MOST_GUESTS} others ask already"}).encode() + b"\n")
                 continue
             threading.Thread(target=self._talk, args=(guest,), daemon=True).start()
 
@@ -102,7 +109,7 @@ class Door:
                     return
                 guest.settimeout(PATIENCE_S)
                 try:
-                    asked_s = _asked(_line(guest))
+                    asked_s = _asked(_line(guest, MOST_BYTES))
                 except (ValueError, RecursionError):
                     answer: Mapping[str, Any] = {"error": "the request is not one of microbench watch --attach"}
                 else:
@@ -113,13 +120,25 @@ class Door:
             self._guests.release()
 
 
-def _line(side: socket.socket) -> bytes:
+def _answers(path: Path) -> bool:
+    """Whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as side:
+        try:
+            side.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return path.is_socket()
+    return True
+
+
+def _line(side: socket.socket, most_bytes: int) -> bytes:
     """What the other side sends, up to the end of a line. Raises ValueError for too much, and for half a line."""
     data = b""
     while not data.endswith(b"\n"):
         part = side.recv(MOST_BYTES)
         data += part
-        if not part or len(data) > MOST_BYTES:
+        if not part or len(data) > most_bytes:
             raise ValueError
     return data
 
@@ -137,17 +156,16 @@ def ask(process: int, for_s: float) -> dict[str, Any]:
     """Have the `microbench watch` that runs a process record all its processes for some seconds, and give its answer.
     Raises UsageError."""
     if not LEAST_S <= for_s <= LONGEST_S:
-        raise UsageError(f"--for {wall(for_s)} is too short or too long to attach", "--for 5s, of 0.05s to 600s")
-    folder = run_folder()
+        raise UsageError(f"--for {as_time(for_s)} is too short or too long to attach", "--for 5s, of 0.05s to 600s")
     for watch in _with_parents(process):
-        path = folder / f"{watch}.sock"
-        if not path.exists():
+        path = next((one / f"{watch}.sock" for one in folders() if (one / f"{watch}.sock").exists()), None)
+        if path is None:
             continue
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as side:
             try:
                 side.connect(str(path))
                 side.sendall(json.dumps({"for_s": for_s}).encode() + b"\n")
-                answer = json.loads(_line(side))
+                answer = json.loads(_line(side, MOST_ANSWERED))
             except ConnectionRefusedError:  # it was killed
                 path.unlink(missing_ok=True)
                 continue
@@ -162,7 +180,7 @@ def ask(process: int, for_s: float) -> dict[str, Any]:
 def _with_parents(process: int) -> Iterator[int]:
     """A process and its parents."""
     seen: set[int] = set()
-    while process > 1 and process not in seen:
+    while process > 0 and process not in seen:
         seen.add(process)
         yield process
         try:

@@ -42,21 +42,22 @@ class Metrics:
         """Serve http://ADDRESS:PORT/metrics from a thread. Without an address only this machine is served. Raises
         UsageError."""
         host, _, port = address.rpartition(":")
-        self._sums: dict[str, Counter[tuple[str, str]]] = {}  # by process: of a metric and its label
-        self._steps: dict[str, list[float]] = {}  # by process: the number in each bucket, and the sum in s
-        self._newest: dict[str, Window] = {}
+        # By process: sums of a metric and its label; the steps in each bucket, and their sum in s; the newest window.
+        self._known: dict[str, tuple[Counter[tuple[str, str]], list[float], Window]] = {}
         self._lost = 0.0
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         try:
-            server, _ = start_http_server(int(port), host or "127.0.0.1", registry)
+            server, _ = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
         except (OSError, OverflowError, ValueError) as error:
             raise UsageError(f"{plain(address, 60)} cannot be served: {plain(error)}", "--metrics :9464") from error
         self.address = f"http://{host or '127.0.0.1'}:{server.server_port}/metrics"
 
     def add(self, window: Window) -> None:
         """Add a window."""
-        sums = Counter(self._sums.get(window.process, Counter()))
+        empty: Counter[tuple[str, str]] = Counter()
+        before, steps, _ = self._known.get(window.process, (empty, [0.0] * (len(STEPS_S) + 2), window))
+        sums, steps = Counter(before), list(steps)
         sums["recorded_seconds", ""] += window.span_s  # type: ignore[assignment]
         sums["gpu_busy_seconds", ""] += window.busy_s  # type: ignore[assignment]
         sums["windows", ""] += 1
@@ -68,40 +69,40 @@ class Metrics:
             sums["host_seconds", owner if known else "other"] += window.owners[owner]  # type: ignore[assignment]
         for name, count in window.counts.items():
             sums[name, ""] += count  # type: ignore[assignment]
-        steps = list(self._steps.get(window.process, [0.0] * (len(STEPS_S) + 2)))
         for step_s in window.steps_s:
             steps[bisect.bisect_left(STEPS_S, step_s)] += 1
             steps[-1] += step_s
-        # Each is replaced whole, because the server's threads read them meanwhile.
-        self._steps, self._sums = {**self._steps, window.process: steps}, {**self._sums, window.process: sums}
-        self._newest = {**self._newest, window.process: window}
+        self._known = {
+            **self._known,
+            window.process: (sums, steps, window),
+        }  # which the server's threads read meanwhile
 
     def keep(self, processes: set[str], lost: float) -> None:
         """Forget all processes but these. ``lost`` is the share of the time that recording has taken."""
         self._lost = lost
-        self._sums = {name: sums for name, sums in self._sums.items() if name in processes}
+        self._known = {name: known for name, known in self._known.items() if name in processes}
 
     def collect(self) -> Iterator[Metric]:
         """What prometheus_client asks for."""
-        sums, steps, newest = self._sums, self._steps, self._newest
+        known = self._known
         for name, about in ABOUT.items():
             family = Metric(f"microbench_{name}", about, "counter")
             label = {"gpu_idle_seconds": "cause", "host_seconds": "owner"}.get(name)
-            for process, own in sums.items():
+            for process, (own, _, newest) in known.items():
                 for (metric, value), total in own.items():
                     if metric == name:
                         labels = {"process": process, **({label: value} if label else {})}
-                        exemplar = _exemplar(newest[process]) if name == "windows" else None
+                        exemplar = _exemplar(newest) if name == "windows" else None
                         family.add_sample(f"microbench_{name}_total", labels, total, exemplar=exemplar)
             yield family
         histogram = Metric("microbench_step_seconds", "Steps of the program without the recorder", "histogram")
-        for process in sums:
+        for process, (_, steps, _) in known.items():
             below = 0.0
-            for end, count in zip((*map(str, STEPS_S), "+Inf"), steps[process], strict=False):
+            for end, count in zip((*map(str, STEPS_S), "+Inf"), steps, strict=False):
                 below += count
                 histogram.add_sample("microbench_step_seconds_bucket", {"process": process, "le": end}, below)
             histogram.add_sample("microbench_step_seconds_count", {"process": process}, below)
-            histogram.add_sample("microbench_step_seconds_sum", {"process": process}, steps[process][-1])
+            histogram.add_sample("microbench_step_seconds_sum", {"process": process}, steps[-1])
         yield histogram
         lost = Metric("microbench_recording_loss_ratio", "Share of the time that recording has taken at most", "gauge")
         lost.add_sample("microbench_recording_loss_ratio", {}, self._lost)

@@ -8,6 +8,7 @@ import math
 import os
 import queue
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from microbench.core.errors import MicrobenchError
-from microbench.core.units import percent
+from microbench.core.units import percent, plain
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.fleet.windows import LOG, Window
 from microbench.library.answers import Costs
 from microbench.recorder.cells import ENDING
 from microbench.recorder.orders import Orders
+from microbench.recorder.program import Reason, left
 from microbench.service.alerts import Alerts
 from microbench.service.budget import BEHIND, Budget
 from microbench.service.windows import shown
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 NICE = 19
 LEAST_BEHIND_S = 0.5  # the shortest pause behind a window that was asked for
 LOOK_S = 1.0
-MOST_LOGGED = 10_000  # windows; then the older half is dropped
+MOST_LOGGED = 16 << 20  # bytes; then the older half is dropped
 
 
 class Request(NamedTuple):
@@ -64,18 +66,23 @@ class Service:
         self._folder, self._costs, self._share, self._keep_bytes = folder, costs, budget, keep_bytes
         self._tell, self._metrics = tell, metrics
         self.now = folder / "now"  # into which the processes record
-        self.orders = folder / "orders"
+        self._private = Path(tempfile.mkdtemp(prefix="microbench-"))
+        self._private.chmod(0o711)  # for a process that gives up root's rights
+        self.orders = self._private / "orders"
         self._orders = Orders(self.orders, self.now)
         self._asked: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._alerts: dict[str, Alerts] = {}
+        self._reasons, self._told = Path(), set[Reason]()
+        self._began_s = time.time()
         self._worst: Window | None = None
-        self.windows = 0
+        self.windows = self.processes = 0  # that were recorded
         self.lost = 0.0  # the share of the time that recording has taken, at most
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def begin(self) -> None:
-        """Begin to record."""
+    def begin(self, reasons: Path) -> None:
+        """Begin to record. In the folder ``reasons`` recorders say why they cannot."""
+        self._reasons = reasons
         self._thread.start()
 
     def end(self) -> None:
@@ -84,8 +91,8 @@ class Service:
         self._asked.put(None)
         if self._thread.is_alive():
             self._thread.join()
-        shutil.rmtree(self.now, ignore_errors=True)
-        self.orders.unlink(missing_ok=True)
+        for folder in (self.now, self._private):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def asked(self, for_s: float) -> Mapping[str, Any]:
         """Record for so long, and give the files."""
@@ -99,39 +106,58 @@ class Service:
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-        began_s = last_s = time.monotonic()
-        budget = Budget(self._share or 1.0, began_s)
+        last_s = time.monotonic()
+        budget = Budget(self._share or 1.0, last_s)
         automatic = self._share is not None
         while not self._ended.is_set():
             due_s = budget.next_s(last_s) if automatic else math.inf
             if due_s is None:
-                self._tell(f"no more windows: recordings within {percent(budget.share)} would be hours apart")
+                self._tell(f"no more windows: {percent(budget.share)} of the time is less than the shortest one takes")
                 automatic = False
                 continue
             request = None
             with contextlib.suppress(queue.Empty):
                 request = self._asked.get(timeout=max(min(due_s - time.monotonic(), LOOK_S), 0.0))
+            if self._ended.is_set() or (request is None and time.monotonic() < due_s):
+                continue
+            window_s, pause_s = budget.window_s, budget.pause_s
             if request is not None:
                 window_s, pause_s = request.for_s, max(BEHIND * request.for_s, LEAST_BEHIND_S)
-            elif time.monotonic() < due_s or self._ended.is_set():
-                continue
-            else:
-                window_s, pause_s = budget.window_s, budget.pause_s
-            found = self._orders.record(window_s, pause_s, self._folder, self._ended.wait)
-            windows = [one for path in found if (one := self._look(path)) is not None]
-            budget.add(windows, window_s, pause_s)
+            files, windows = list[Path](), list[Window]()
+            try:
+                files = self._orders.record(window_s, pause_s, self._folder, self._ended.wait)
+                windows = [one for path in files if (one := self._look(path, asked=request is not None)) is not None]
+                self._tidy()
+            except Exception as error:  # noqa: BLE001  (whatever one recording holds, the watch goes on for weeks)
+                self._tell(f"a recording is left out: {plain(str(error) or type(error).__name__)}")
             last_s = time.monotonic()
+            budget.add(windows, window_s, pause_s, last_s, seen=any(path.exists() for path in files))
             self.lost = budget.lost(last_s)
-            self._tidy()
+            reasons = self._new_reasons()
+            running = {plain(path.stem) for path in self.now.glob(f"*{ENDING}")}
+            self.processes = max(self.processes, len(running))
+            self._alerts = {process: alerts for process, alerts in self._alerts.items() if process in running}
             if self._metrics is not None:
-                self._metrics.keep({path.stem for path in self.now.glob(f"*{ENDING}")}, self.lost)
-            if request is not None and not self._ended.is_set():
-                files = [str(path.absolute()) for path in found if path.exists()]
-                request.answer.put({"files": files, "processes": len(list(self.now.glob(f"*{ENDING}")))})
+                self._metrics.keep(running, self.lost)
+            if request is None:
+                for cause, next_step in reasons:
+                    self._tell(f"not recorded: {cause}; {next_step}")
+            elif not self._ended.is_set():
+                paths = [str(path.absolute()) for path in files if path.exists()]
+                request.answer.put({"files": paths, "processes": len(running), "reasons": reasons})
+        self.processes = max(self.processes, len(list(self.now.glob(f"*{ENDING}"))))
 
-    def _look(self, path: Path) -> Window | None:
+    def _new_reasons(self) -> list[Reason]:
+        """Why processes were not recorded, each once."""
+        found: list[Reason] = []
+        with contextlib.suppress(OSError):
+            found = [one for one in left(self._reasons) if one not in self._told]
+        self._told.update(found)
+        return found
+
+    def _look(self, path: Path, *, asked: bool) -> Window | None:
         """What a recording shows; one without work of a GPU is removed."""
-        process = path.stem.rpartition("-")[0]
+        process = plain(path.stem.rpartition("-")[0])
         try:
             trace = read(path)
             found = None
@@ -143,7 +169,7 @@ class Service:
             path.unlink(missing_ok=True)
             return None
         self.windows += 1
-        window = shown(process, str(path), time.time(), found)
+        window = shown(process, plain(path.absolute()), self._began_s, time.time(), found)
         if window is None:
             return None
         if self._worst is None or (window.step_s or 0.0) > (self._worst.step_s or 0.0):
@@ -151,7 +177,7 @@ class Service:
         self._log(window)
         if self._metrics is not None:
             self._metrics.add(window)
-        alert = self._alerts.setdefault(process, Alerts()).add(window)
+        alert = None if asked else self._alerts.setdefault(process, Alerts()).add(window)
         if alert is not None:
             self._tell(json.dumps(alert, ensure_ascii=False))
         return window
@@ -159,12 +185,17 @@ class Service:
     def _log(self, window: Window) -> None:
         """Add a line for `fleet import`."""
         path = self._folder / LOG
+        short = msgspec.structs.replace(
+            window,
+            steps_s=() if window.step_s is None else (window.step_s,),
+            counts={**window.counts, "steps": len(window.steps_s)},
+        )
         with contextlib.suppress(OSError):
-            if self.windows % MOST_LOGGED == 0:
-                kept = path.read_bytes().splitlines(keepends=True)[-MOST_LOGGED // 2 :]
-                path.write_bytes(b"".join(kept))
+            if path.exists() and path.stat().st_size > MOST_LOGGED:
+                lines = path.read_bytes().splitlines(keepends=True)
+                path.write_bytes(b"".join(lines[len(lines) // 2 :]))
             with path.open("ab") as file:
-                file.write(msgspec.json.encode(window) + b"\n")
+                file.write(msgspec.json.encode(short) + b"\n")
 
     def _tidy(self) -> None:
         """Remove the oldest recordings beyond what may be kept."""
@@ -176,5 +207,3 @@ class Service:
                 room -= path.stat().st_size if path != worst else 0
                 if room < 0 and path != worst:
                     path.unlink()
-        running = {path.stem for path in self.now.glob(f"*{ENDING}")}
-        self._alerts = {process: alerts for process, alerts in self._alerts.items() if process in running}

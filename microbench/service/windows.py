@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from microbench.diagnosis.changed import side
@@ -9,14 +11,18 @@ from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.owners import owners
 from microbench.diagnosis.unwatched import CALLED_S
 from microbench.fleet.windows import Window
+from microbench.traces.collector import MAX_TIME_NS
 
+# Steps that are found in less of a window are no steps of the program: its own do not fit.
+COVERED = 0.4
 # Of these counts of a step the metrics have the sums.
 COUNTED = ("launches", "replays", "kernels", "kernels_in_graphs", "waits", "copies", "pageable", "allocations")
 
 
-def shown(process: str, file: str, unix_s: float, found: Diagnosis) -> Window | None:
-    """What a diagnosis shows; None if it has no idle time."""
-    if found.idle is None:
+def shown(process: str, file: str, began_s: float, unix_s: float, found: Diagnosis) -> Window | None:
+    """What a diagnosis shows; None if it has no idle time, or if its steps are a small part of the window."""
+    windows = found.trace.windows
+    if found.idle is None or (found.steps is not None and windows and found.idle.span_s < COVERED * _length_s(windows)):
         return None
     counts, step, steps = side(file, found).counts, found.step, found.steps
     measured = step is not None and step.measured
@@ -27,6 +33,7 @@ def shown(process: str, file: str, unix_s: float, found: Diagnosis) -> Window | 
     return Window(
         process,
         file,
+        began_s,
         unix_s,
         found.idle.span_s,
         found.idle.busy_s,
@@ -38,3 +45,9 @@ def shown(process: str, file: str, unix_s: float, found: Diagnosis) -> Window | 
         0.0 if quiet or step is None else min(calls * CALLED_S / max(step.unwatched_s, CALLED_S), 1.0),
         sum(found.trace.lost.values()),
     )
+
+
+def _length_s(windows: Sequence[tuple[int, int]]) -> float:
+    """The length of the first window of a recording."""
+    begin_ns, end_ns = windows[0]
+    return (end_ns - begin_ns) * 1e-9 if end_ns < MAX_TIME_NS else 0.0
