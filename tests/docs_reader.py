@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import make_recording
+import msgspec
 import nsys_export
 from make_trace import Recorder, kineto, steps_of
 from test_traces_xplane import newer
@@ -14,6 +15,7 @@ from watched import NotPython
 
 from microbench.archive import store
 from microbench.fleet import campaign
+from microbench.fleet.windows import LOG, Window
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = """
@@ -98,6 +100,10 @@ def fill(here: Path, other: NotPython) -> None:
     (here / "host.xplane.pb").write_bytes(newer(12))
     (here / "recording-1").mkdir()
     (here / "recording-1" / "train.py-4242.rows").write_bytes(make_recording.recording(make_recording.steps(30)))
+    window = Window(
+        "serve.py-42", "serve.py-42-000001.rows", 1e9, 1e9, 1.0, 0.4, {"waits": 0.6}, {}, {}, (), None, 0.0, 0
+    )
+    (here / "recording-1" / LOG).write_bytes(msgspec.json.encode(window) + b"\n")
     night = campaign.make_folder(here / "DIR", "night-1")
     for run in (here / "RUN...", night / "run.json.xz"):
         shutil.copy(store.bundled()["nvidia-h200"], run)
