@@ -60,6 +60,9 @@ CLAIMS = {
     "with a folder of the package on `PYTHONPATH`": ""
     "test_the_environment_has_the_variables_of_watch_alone_more",
     "`microbench` never imports from the working folder": "test_the_command_imports_nothing_from_the_working_folder",
+    "to this machine, unless an address is named": "test_metrics_add_up_and_name_the_file",
+    "`watch --attach` asks at a socket of mode 0600": "test_nobody_but_this_user_gets_in "
+    "test_hostile_bytes_change_nothing",
     "anyone who can connect to a scheduler or a worker can run code there": ""
     "test_tls_without_certificates_says_what_to_configure",
     "microbench itself sends the selection and options of `microbench run`, and no code": ""
