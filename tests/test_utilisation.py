@@ -239,12 +239,12 @@ def test_the_thread_takes_no_signal_and_calls_nvml_only_when_the_command_has_beg
     monkeypatch.setattr(utilisation, "LONGEST_END_S", 30.0)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with Sampler(two_gpus(nvmlInit=start)) as sampler:
-        assert program.watch(["true"], tmp_path, when_begun=sampler.begin).status == 0
+        assert program.watch(["true"], tmp_path, when_begun=lambda reasons: sampler.begin()).status == 0
     assert {*job.PASSED_ON, signal.SIGCHLD} <= masks[0]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     count = len(masks)
     with pytest.raises(UsageError), Sampler(two_gpus(nvmlInit=start)) as sampler:
-        program.watch(["not-there"], tmp_path, when_begun=sampler.begin)
+        program.watch(["not-there"], tmp_path, when_begun=lambda reasons: sampler.begin())
     assert len(masks) == count
 
 
@@ -258,7 +258,7 @@ def test_a_command_that_ends_before_it_is_waited_for_is_noticed(tmp_path: Path) 
     read_end, write_end = os.pipe()
     os.set_inheritable(write_end, True)
 
-    def until_it_ended() -> None:
+    def until_it_ended(reasons: Path) -> None:
         os.close(write_end)
         assert os.read(read_end, 1) == b""
 
