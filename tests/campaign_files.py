@@ -322,6 +322,8 @@ def kind_of(seed: int, only: str | None) -> str:
 def _work(reader: Reader, sent: Any, current: Any, only: str | None, seeds: range, until_s: float) -> None:
     """Read the files of these seeds; one that takes too long ends this process."""
     counts = Counter[tuple[str, str]]()
+    if only in (None, "workers"):
+        import test_fleet  # noqa: F401  (which makes a run, and that takes seconds)
     warnings.simplefilter("error")
     for number, seed in enumerate(seeds):
         if time.monotonic() > until_s and not only:
