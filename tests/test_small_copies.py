@@ -1,4 +1,4 @@
-"""Many small copies in a trace: how they are found, and what other ways of link_batch would make of them."""
+"""Tests of many small copies in a trace: how they are found, and which faster way is advised."""
 
 from __future__ import annotations
 
@@ -201,3 +201,14 @@ def test_a_simulated_run_gives_its_own_figures_marked(tmp_path: Path) -> None:
     remedies = json.loads(call("diagnose", str(trace), "--run", path, "--json").output)["advice"]
     assert {"gather", "batched"} <= {one["name"] for one in remedies}
     assert "gathering kernel" not in call("diagnose", str(trace), "--all").output, "bundled runs have no such figures"
+
+
+def test_memory_is_pinned_only_where_it_is_not() -> None:
+    for source, beginning in (("pinned", "Copy ahead"), ("pageable", "Pin the memory")):
+
+        def copies(made: Recorder, source: Memory = source) -> None:
+            for _ in range(256):
+                copy(made, memories=(source, "device"))
+
+        (said,) = (one for one in findings(diagnosed(steps(copies))) if one.rule == "diagnose.copies")
+        assert said.advice.startswith(beginning)

@@ -13,7 +13,7 @@ import pytest
 from test_watch_injection import facts_of
 from test_watch_job import python as python_of
 from test_watch_loops import new_python
-from test_watch_stacks import ABSENT, SLEEPING, idle_of
+from test_watch_stacks import ABSENT, SLEEPING, SLOW, idle_of
 from watched import CELLS_OF_A_STEP, NotPython, Place, Recorded, cells_of
 
 from microbench.diagnosis.steps import find_steps
@@ -22,17 +22,7 @@ from microbench.recorder.program import WHOLE, How
 from microbench.traces.reading import read
 
 STACKS = How(stacks=True, whole=True)
-# Line 4 sleeps, as in test_watch_stacks.
-PROGRAM = """import sys; sys.path.insert(0, {site!r})
-import os, time, torch
-def load():
-    time.sleep(0.02)
-def train(steps):
-    for _ in range(steps):
-        torch.catch_up()
-        torch.steps(1)
-        load()
-"""
+PROGRAM = "import os, sys; sys.path.insert(0, {site!r})" + SLOW
 START = "torch.cuda.cuInit(0)\n"
 SEEN = """
 library = os.path.dirname(os.__file__)

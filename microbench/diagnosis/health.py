@@ -38,7 +38,7 @@ FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 KERNEL = WORK_KINDS.index("kernel")
 # If work waits in its queue for a larger share of the time, other programs probably use the GPU.
 MOST_HELD = 0.3
-HELD = "pieces of work that may have waited in their queue"
+HELD = "kernels and copies that may have waited in their queue"
 # Steps of which less recurs are no steps that a graph could replace.
 ALIKE = 0.5
 

@@ -258,7 +258,7 @@ class _Parts:
         self._runs[-1].append((len(self.parts), copy))
 
     def small_copies(self) -> SmallCopies | None:
-        """Of the runs of many copies the one that takes longest."""
+        """The longest series of many copies in the step; None without one."""
         many = {run[-1][1].begin_s + run[-1][1].duration_s - run[0][1].begin_s: run for run in self._runs
                 if len(run) >= FEWEST_PIECES}  # fmt: skip
         if (longest_s := max(many, default=0.0)) <= 0:

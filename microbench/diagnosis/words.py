@@ -806,10 +806,12 @@ def _most_copied(trace: Trace) -> tuple[str, str]:
 
 def _copying(trace: Trace) -> str:
     """What to do about copies that the GPU waits for."""
-    copies = np.count_nonzero(trace.work["kind"] == WORK_KINDS.index("copy"))
-    if 2 * np.count_nonzero(advice.values_read(trace)) > copies:
+    copies = trace.work[trace.work["kind"] == WORK_KINDS.index("copy")]
+    if 2 * np.count_nonzero(advice.values_read(trace)) > len(copies):
         return "Read values back less often, once in several steps, or decide on the GPU: the host waits for each"
-    return "Pin the memory and copy ahead of the step, in another stream"
+    known = [MEMORIES.index(memory) for memory in ("pinned", "device")]
+    pinned = np.isin(copies["source"], known).all() and np.isin(copies["target"], known).all()
+    return f"{'Copy' if pinned else 'Pin the memory and copy'} ahead of the step, in another stream"
 
 
 def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:

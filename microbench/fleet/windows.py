@@ -1,4 +1,4 @@
-"""The windows of a long watch: what each showed, as figures that add up, and its rows of a store."""
+"""What each window of a long watch showed, and its rows in a store of many jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def step_s(self) -> float | None:
-        """The time of a step; None where none repeats."""
+        """The mean time of a step in s; None where no step repeats."""
         return sum(self.steps_s) / len(self.steps_s) if self.steps_s else None
 
 

@@ -59,7 +59,7 @@ def obey(package: str | None, settings: dict[str, Any], tell: Any) -> None:
 
 
 def begin(package: str | None, settings: dict[str, Any], tell: Any, held: list[Recorder] | None = None) -> Recorder:
-    """Record from now on, because the program imports this package; with None the library came first.
+    """Begin to record, because the program imports this package. None: the library records already, and Python joins.
 
     ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "library" the file of
     the compiled recorder.c, "for_s" the time after its first work on the GPU at which the recording ends, or None. With

@@ -10,7 +10,7 @@ import numpy as np
 
 from microbench.fleet.windows import Window
 
-# Until the pauses of a program show what a recording takes of it: more than any program lost (lab/measurements).
+# Until pauses show what a recording takes of a program: more than those of lab/measurements lost in the mean.
 ASSUMED = 0.5
 ASSUMED_BEHIND = 0.1
 # A recording lasts so many steps, within these limits, and half as long again for the pause behind it.

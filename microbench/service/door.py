@@ -22,6 +22,7 @@ MOST_GUESTS = 8
 PATIENCE_S = 5.0  # in which a request has come whole
 LONGEST_S, LEAST_S = 600.0, 0.05
 CREDENTIALS = struct.Struct("iII")  # process, user and group of the other side: struct ucred
+ANOTHER = "name another folder by XDG_RUNTIME_DIR"
 NEXT_STEP = "start it by: microbench watch --dormant -- COMMAND"
 
 
@@ -39,11 +40,9 @@ def run_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise UsageError(
-            f"{folder} cannot be used: {error.strerror}", "name another folder by XDG_RUNTIME_DIR"
-        ) from error
+        raise UsageError(f"{folder} cannot be used: {error.strerror}", ANOTHER) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise UsageError(f"{folder} is not this user's alone", "name another folder by XDG_RUNTIME_DIR")
+        raise UsageError(f"{folder} is not this user's alone", ANOTHER)
     return folder
 
 
@@ -63,9 +62,7 @@ class Door:
         try:
             self._socket.bind(str(self._path))
         except OSError as error:
-            raise UsageError(
-                f"{self._path} cannot be used: {error}", "name another folder by XDG_RUNTIME_DIR"
-            ) from error
+            raise UsageError(f"{self._path} cannot be used: {error}", ANOTHER) from error
         finally:
             os.umask(before)
         self._socket.listen(MOST_GUESTS)

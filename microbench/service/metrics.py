@@ -20,7 +20,7 @@ MOST_NAMES = 100  # of owners of a process; the rest is "other"
 ABOUT = {
     "gpu_idle_seconds": "Time in which the GPU did nothing, by cause, in the windows that were recorded",
     "gpu_busy_seconds": "Time in which the GPU worked, in these windows",
-    "recorded_seconds": "Length of these windows",
+    "recorded_seconds": "Time that these figures cover: the whole steps of the windows",
     "host_seconds": "Idle time of the GPU in which the host ran, by owner of that code",
     "windows": "Windows that were recorded",
     "lost_records": "Records that CUPTI dropped",

@@ -40,7 +40,7 @@ MOST_LOGGED = 16 << 20  # bytes; then the older half is dropped
 
 
 class Request(NamedTuple):
-    """A recording that somebody waits for."""
+    """What --attach asks for: how long to record in s, and where the answer goes."""
 
     for_s: float
     answer: queue.SimpleQueue[Mapping[str, Any]]
@@ -75,7 +75,7 @@ class Service:
         self._alerts: dict[str, Alerts] = {}
         self._reasons, self._told = Path(), set[Reason]()
         self._began_s = time.time()
-        self._worst: Window | None = None
+        self._slowest: tuple[float, Path | None] = (-1.0, None)  # the longest step in s, and its recording
         self.windows = self.processes = 0  # that were recorded
         self.lost = 0.0  # the share of the time that recording has taken, at most
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -127,7 +127,7 @@ class Service:
             try:
                 files = self._orders.record(window_s, pause_s, self._folder, self._ended.wait)
                 windows = [one for path in files if (one := self._look(path, asked=request is not None)) is not None]
-                self._tidy()
+                self._tidy(files)
             except Exception as error:  # noqa: BLE001  (whatever one recording holds, the watch goes on for weeks)
                 self._tell(f"a recording is left out: {plain(str(error) or type(error).__name__)}")
             last_s = time.monotonic()
@@ -172,8 +172,7 @@ class Service:
         window = shown(process, plain(path.absolute()), self._began_s, time.time(), found)
         if window is None:
             return None
-        if self._worst is None or (window.step_s or 0.0) > (self._worst.step_s or 0.0):
-            self._worst = window
+        self._slowest = max(self._slowest, (window.step_s or 0.0, path), key=lambda one: one[0])
         self._log(window)
         if self._metrics is not None:
             self._metrics.add(window)
@@ -197,13 +196,12 @@ class Service:
             with path.open("ab") as file:
                 file.write(msgspec.json.encode(short) + b"\n")
 
-    def _tidy(self) -> None:
-        """Remove the oldest recordings beyond what may be kept."""
-        worst = Path(self._worst.file) if self._worst is not None else None
+    def _tidy(self, newest: list[Path]) -> None:
+        """Remove the oldest recordings beyond what may be kept, but never the newest ones and the slowest."""
+        room, kept = self._keep_bytes, {*newest, self._slowest[1]}
         with contextlib.suppress(OSError):
             files = sorted(self._folder.glob(f"*{ENDING}"), key=lambda path: -path.stat().st_mtime_ns)
-            room = self._keep_bytes - (worst.stat().st_size if worst is not None and worst.exists() else 0)
-            for path in files:
-                room -= path.stat().st_size if path != worst else 0
-                if room < 0 and path != worst:
+            for path in sorted(files, key=lambda path: path not in kept):
+                room -= path.stat().st_size
+                if room < 0 and path not in kept:
                     path.unlink()

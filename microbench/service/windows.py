@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from microbench.diagnosis.changed import side
@@ -21,8 +19,10 @@ COUNTED = ("launches", "replays", "kernels", "kernels_in_graphs", "waits", "copi
 
 def shown(process: str, file: str, began_s: float, unix_s: float, found: Diagnosis) -> Window | None:
     """What a diagnosis shows; None if it has no idle time, or if its steps are a small part of the window."""
-    windows = found.trace.windows
-    if found.idle is None or (found.steps is not None and windows and found.idle.span_s < COVERED * _length_s(windows)):
+    if found.idle is None:
+        return None
+    begin_ns, end_ns = next(iter(found.trace.windows), (0, MAX_TIME_NS))
+    if found.steps is not None and end_ns < MAX_TIME_NS and found.idle.span_s < COVERED * (end_ns - begin_ns) * 1e-9:
         return None
     counts, step, steps = side(file, found).counts, found.step, found.steps
     measured = step is not None and step.measured
@@ -45,9 +45,3 @@ def shown(process: str, file: str, began_s: float, unix_s: float, found: Diagnos
         0.0 if quiet or step is None else min(calls * CALLED_S / max(step.unwatched_s, CALLED_S), 1.0),
         sum(found.trace.lost.values()),
     )
-
-
-def _length_s(windows: Sequence[tuple[int, int]]) -> float:
-    """The length of the first window of a recording."""
-    begin_ns, end_ns = windows[0]
-    return (end_ns - begin_ns) * 1e-9 if end_ns < MAX_TIME_NS else 0.0

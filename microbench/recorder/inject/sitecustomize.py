@@ -63,8 +63,8 @@ class _FirstImport:
 
 
 def _begin(package):
-    """Record this process, or join if the library does so already and there is no package. If that is impossible, leave
-    the reason for the end of the watched program."""
+    """Record this process from the import of this package on. Without a package the library records it already, and
+    Python joins. If that is impossible, leave the reason for the end of the watched program."""
     reasons = os.environ.get(REASONS)
     if not reasons:  # the program has changed the variables
         return

@@ -273,7 +273,10 @@ def _points(found: Sequence[tuple[int, Row]]) -> tuple[tuple[float, float], ...]
 
 
 def batches(evidence: Evidence) -> Curve | None:
-    """Rate of many small copies over the size of a piece, a line for each way, of the most pieces, and the ceiling."""
+    """The chart of link_batch: bandwidth by the size of a piece, a line for each way, and the link's ceiling.
+
+    The number of pieces is the largest that was measured.
+    """
     rows = evidence.rows("link_batch", "bandwidth")
     count = max((whole(row, "pieces_copied") for row in rows), default=0)
     curves = {
