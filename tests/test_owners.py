@@ -12,6 +12,7 @@ from make_trace import Recorder, kineto
 from test_diagnose import costs, diagnosed
 
 from microbench.core.errors import ExitCode
+from microbench.core.units import times
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.idle import BETWEEN, CAUSES, Idle
 from microbench.diagnosis.lanes import perfetto
@@ -29,7 +30,7 @@ from microbench.diagnosis.owners import (
     owners,
 )  # fmt: skip
 from microbench.diagnosis.stacks import flame, rows, tree
-from microbench.diagnosis.words import owner_words
+from microbench.diagnosis.words import findings, owner_words
 from microbench.report.sheets.diagnosis import answer
 from microbench.traces.trace import Samples
 
@@ -204,6 +205,23 @@ def test_a_step_without_an_owner_is_played(duration_ns: int, then_us: float) -> 
     (hooks,) = (one for one in owners(found.idle) if one.name == "hooks")
     assert ("then the GPU is the limit" in owner_words(found, hooks)) == (duration_ns > 2000)
     assert max(one["without"]["speedup"] for one in answer(found)["owners"] if one["without"]) == without.speedup
+
+
+def test_one_owner_has_one_gain() -> None:
+    made = Recorder()
+    for _ in range(30):
+        with made.range("selectors.py(468): select", "python"):
+            made.runs(2_000_000)
+        made.runs(1_500_000)
+        for kernel in range(10):
+            made.runs(10_000)
+            made.launch(f"kernel_{kernel}", 2000)
+    found = diagnosed(made, step_s=3650e-6)
+    (wait,) = (one for one in owners(found.idle) if one.name.startswith("waiting in a socket"))
+    (said,) = (one for one in findings(found) if one.rule == "diagnose.pauses")
+    gain = times(found.without[wait.name].speedup)
+    assert said.title.endswith(f"without it a step is {gain} as fast")
+    assert f"without it {gain} as fast" in owner_words(found, wait)
 
 
 def test_few_samples_leave_the_gain_unsure() -> None:

@@ -726,8 +726,11 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     submits = 2 * _paused_s(recorded, FRAMEWORK) > recorded.pauses_s
     most = _pausing(diagnosis, recorded)
-    removed = next((one for one in diagnosis.remedies if one.name == "pauses"), None)
-    gain = f"; without it a step is {times(removed.speedup)} as fast" if removed is not None else ""
+    speedup = next((one.speedup for one in diagnosis.remedies if one.name == "pauses"), 1.0)
+    if most is not None and most.name.startswith(WAITING):  # whose gain the line of owners has too
+        without = diagnosis.without.get(most.name)
+        speedup = without.speedup if without is not None else 1.0
+    gain = f"; without it a step is {times(speedup)} as fast" if speedup >= 1 + WORTH else ""
     what = "Pauses between launches take" if submits else f"{OWN_WORK[0].upper()}{OWN_WORK[1:]} between launches takes"
     title = f"{what} {as_time(pauses_s)} of each step"
     change = "Prepare data ahead of the step in another process or thread; if one does, make that one faster"
