@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 STYLES = ("each", "fifth", "item", "none")
-WARM_UP, LEAST, MOST_STAMPS = 3, 30, 20_000
+WARM_UP, LEAST, MOST_STAMPS = 3, 30, 1_000_000
 REPLAYS, EAGER, ROUNDS = 200, 50, 3
 
 

@@ -28,7 +28,7 @@ FAMILIES = (
     "torchvision_models", "timm_models", "transformers_models", "torch_training", "graphs_geometric", "jax_programs",
     "cupy_programs", "numba_programs",
 )  # fmt: skip
-SCRIPTS = ("spirals", "power_iteration", "random_walks", "word_model")
+SCRIPTS = ("spirals", "power_iteration", "random_walks", "word_model", "serving")
 LIBRARIES = (
     "torch", "torchvision", "timm", "transformers", "torch-geometric", "jax", "flax", "optax", "diffrax",
     "cupy-cuda13x", "cupy-cuda12x", "numba", "numba-cuda", "numpy", "triton",
