@@ -23,7 +23,7 @@ from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.turns import in_pauses
 from microbench.diagnosis.window import one_window
 from microbench.model.workload import KERNEL_MEMSET, Copies, HostWork, Kernels, Part, Wait
-from microbench.traces.trace import RANGE_KINDS, STACKS, Memory, Pause
+from microbench.traces.trace import NONE, RANGE_KINDS, STACKS, Memory, Pause
 
 TO_GPU: tuple[Memory, Memory] = ("pageable", "device")
 FROM_GPU: tuple[Memory, Memory] = ("device", "pageable")
@@ -539,6 +539,14 @@ def test_a_window_whose_work_was_submitted_before_it_is_no_example() -> None:
     windows = ((0, int(begins_ns[8])), (int(begins_ns[8]), submitted_ns), (ended_ns, last_ns))
     found = one_window(msgspec.structs.replace(whole, windows=windows))
     assert list(found.calls["begin_ns"]) == list(begins_ns[8:])
+
+
+def test_kernels_without_a_call_belong_to_no_window() -> None:
+    whole = steps_of(count=3, kernels=4, duration_ns=1000, between_ns=5000).trace()
+    work = whole.work.copy()
+    work["call"] = NONE
+    whole = msgspec.structs.replace(whole, calls=whole.calls[:0], work=work, windows=((-1000, 10_000_000),))
+    assert one_window(whole) is whole
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,33 @@ while time.monotonic() - begin < 2:
     assert (trace.work["call"] != NONE).mean() > 0.99
 
 
+def test_a_thread_that_is_in_a_call_when_a_window_ends_is_recorded_in_the_next_one(place: Place, tmp_path: Path) -> None:
+    program = """
+import threading, time, torch
+def steps(seconds):
+    begin = time.monotonic()
+    while time.monotonic() - begin < seconds:
+        torch.library.stand_in_now()
+        torch.steps(1)
+        time.sleep(0.001)
+def other():
+    torch.unlocked.stand_in_until(b"go")
+    steps(2)
+thread = threading.Thread(target=other)
+thread.start()
+steps(0.8)  # now the next window has not begun
+open("go", "w").close()
+thread.join()
+"""
+    done = place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=2))
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    (trace,) = done.traces
+    threads = trace.calls["thread"][trace.calls["begin_ns"] > trace.windows[1][0]]
+    assert len(threads) > 100
+    assert trace.calls["thread"][0] not in threads
+    assert (trace.work["call"] != NONE).mean() > 0.99
+
+
 # Processes that a program starts
 
 

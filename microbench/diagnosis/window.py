@@ -13,6 +13,7 @@ from microbench.core.errors import UsageError
 from microbench.core.units import as_time
 from microbench.diagnosis.health import MOST_UNKNOWN, Chosen, launches_of
 from microbench.diagnosis.idle import busiest
+from microbench.traces.collector import MAX_TIME_NS
 from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
 
 # A trace with more calls is diagnosed in its middle: as many need 0.1 GB and 5 s.
@@ -110,7 +111,8 @@ def _calls(trace: Trace, first: int, count: int) -> Trace:
 
 def _windows(trace: Trace) -> Iterator[Trace]:
     """The windows of a recording that submit work, most work first; without the first one, if there are others."""
-    owners = np.append(trace.calls["begin_ns"], -1)[trace.work["call"]]  # when its call began
+    # When its call began; kernels without a call belong to no window.
+    owners = np.append(trace.calls["begin_ns"], MAX_TIME_NS)[trace.work["call"]]
     counts = [int(np.count_nonzero((begin_ns <= owners) & (owners < end_ns))) for begin_ns, end_ns in trace.windows]
     if any(counts[1:]):
         counts[0] = 0

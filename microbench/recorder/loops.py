@@ -26,23 +26,19 @@ MOST_CODE = 2000  # functions that are observed
 GENERATOR = 0x20  # inspect.CO_GENERATOR
 MOST_TURNS, FASTEST = 256, 400
 AGAIN_NS = 250_000_000  # after which turns of fast loops are noted again in a pause
-WITH_THREADS = ("jax", "jaxlib", "tensorflow")  # submit work from threads of their own
 MOST_WAITING = 100_000  # turns; in a forked child nobody writes them
 MODULES = os.path.join("torch", "nn", "modules", "module.py")  # calls the code of PyTorch's modules
 
 
 class Loops:
     """Makes rows of the turns of loops. ``write`` takes cells and says whether the recording goes on; ``ahead_ns`` says
-    how far CUPTI's clock is ahead of Unix time. ``switch`` is called at the end of a turn of the thread that submits
-    work, if the library wants it by ``shared``."""
+    how far CUPTI's clock is ahead of Unix time. ``shared`` is what the library tells."""
 
-    def __init__(self, write: Any, ahead_ns: Any, shared: Any, switch: Any) -> None:
-        self._write, self._ahead_ns, self._shared, self._switch = write, ahead_ns, shared, switch
+    def __init__(self, write: Any, ahead_ns: Any, shared: Any) -> None:
+        self._write, self._ahead_ns, self._shared = write, ahead_ns, shared
         self._lock = _thread.allocate_lock()
         self._ended = False
-        self._seen = False  # a turn has ended
-        self._wanted = False  # the next turn shall switch
-        self._asked, self._anew_ns = (1, 0), 0  # by the library; when turns were last noted anew
+        self._in_window, self._anew_ns = 1, 0  # when turns were last noted anew
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
         self._dynamo: Any = None  # of PyTorch, which compiles Python frames
@@ -84,12 +80,10 @@ class Loops:
                 time.sleep(EVERY_S)
 
     def _follow(self) -> None:
-        """Do what the library wants, and note the turns of fast loops anew when that changes and now and then in a
-        pause."""
-        self._shared.can_switch = int(self._seen and not any(name in sys.modules for name in WITH_THREADS))
-        asked, now_ns = (self._shared.window_open, self._shared.wanted), time.monotonic_ns()
-        anew = asked != self._asked or (not asked[0] and now_ns - self._anew_ns > AGAIN_NS)
-        self._asked, self._wanted = asked, asked[1] > 0
+        """Note the turns of fast loops anew when a window or a pause begins, and now and then in a pause."""
+        in_window, now_ns = self._shared.window_open, time.monotonic_ns()
+        anew = in_window != self._in_window or (not in_window and now_ns - self._anew_ns > AGAIN_NS)
+        self._in_window = in_window
         if anew:
             self._anew_ns = now_ns
             for (code, _), loop in list(self._loops.items()):
@@ -136,8 +130,8 @@ class Loops:
         if target > offset or len(self._turns) > MOST_WAITING:
             return self._monitoring.DISABLE
         try:
-            if self._wanted or (id(code), target) not in self._loops:
-                self._first_or_switch(code, offset, target)
+            if (id(code), target) not in self._loops:
+                self._first(code, offset, target)
             now_ns = time.time_ns()
             loop = self._loops[id(code), target]
             if loop[1] == 0:
@@ -149,18 +143,13 @@ class Loops:
             fast = True
         return self._monitoring.DISABLE if fast else None
 
-    def _first_or_switch(self, code: Any, offset: int, target: int) -> None:
-        """What is done at few turns. It is Python code that torch.compile must not take for the program's."""
+    def _first(self, code: Any, offset: int, target: int) -> None:
+        """What is done at a first turn. It is Python code that torch.compile must not take for the program's."""
         before: Any = None
         with contextlib.suppress(Exception):
             before = self._dynamo.eval_frame.set_eval_frame(None)
         try:
-            if (id(code), target) not in self._loops:
-                self._new(code, offset, target)
-            self._seen = True
-            if self._wanted and _thread.get_ident() & THREAD == self._shared.first_thread:
-                self._wanted = False
-                self._switch()
+            self._new(code, offset, target)
         finally:
             with contextlib.suppress(Exception):
                 self._dynamo.eval_frame.set_eval_frame(before)

@@ -45,7 +45,7 @@ enum {
 };
 /* CUPTI makes records of these kinds. The rows of calls (RUNTIME, DRIVER), waits (SYNC) and events are made while the
  * program calls, because CUPTI's own records of them cost several times as much. */
-static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD};
+static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD}, CALLS[] = {RUNTIME, DRIVER};
 /* What is done about a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD
  * marks calls of the variant with a default stream for each thread, and LAUNCHES those of one kernel. */
 enum {
@@ -110,9 +110,9 @@ enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
 #define LONGEST_WINDOW_S 8.0
 #define LONGEST_PAUSE_S 60.0
 /* Something is looked at every LOOK_S. At the end of a window kernels that were launched in it may still run: how many
- * looks they are waited for, at most and while none ends. The end of a turn is waited for TURN_LOOKS. */
+ * looks they are waited for, at most and while none ends. */
 #define LOOK_S 0.05
-enum { DRAIN_LOOKS = 200, STALLED_LOOKS = 12, TURN_LOOKS = 40, LATE_LOOKS = 600 };
+enum { DRAIN_LOOKS = 200, STALLED_LOOKS = 12, LATE_LOOKS = 600 };
 #define WITHIN_S 0.001 /* in which a callback that has begun ends */
 #define BEHIND_S 1.0   /* in which CUPTI hands over what has ended */
 
@@ -227,16 +227,14 @@ static unsigned window;
 static _Atomic uint64_t window_begin_ns;
 static double window_s, every_s;      /* of the settings; 0 where windows grow */
 
-/* What Python shares: the thread that launched first; whether a window is open; what it shall call microbench_switch
- * for, at the end of a turn of a loop; whether it can do so; and whether it answers which line calls. Then the call that
- * asks: its state (NOBODY to ANSWERED), and whether its thread turned out to run no Python. Then whether Python ends the
- * recording after its time; and of the call that asks its thread and its begin. */
+/* What Python shares: the thread that launched first; whether a window is open; and whether it answers which line calls.
+ * Then the call that asks: its state (NOBODY to ANSWERED), and whether its thread turned out to run no Python. Then
+ * whether Python ends the recording after its time; and of the call that asks its thread and its begin. */
 EXPORTED struct {
-    _Atomic uint32_t first_thread, window_open, wanted, can_switch, answers, asks, no_python, ends_it;
+    _Atomic uint32_t first_thread, window_open, answers, asks, no_python, ends_it;
     _Atomic uint64_t thread, at_ns;
 } microbench_shared;
 enum { NOBODY, ABOUT_TO_ASK, ASKS, LOOKED_AT, ANSWERED };
-enum { TURN_OFF = 1, TURN_ON };
 
 /* What `microbench watch` orders, where it does so: a file that it shares with the recorders of its processes. A process
  * then keeps one file, which each recording begins anew. The program may close it. */
@@ -695,11 +693,58 @@ static bool begins(unsigned number) {
     return !over(number);
 }
 
+static bool succeeded(int status, const char *call) {
+    const char *words = "an unknown error";
+    if (!status) return true;
+    if (status == TAKEN)
+        return refuse("run the program without the other profiler (nsys, ncu, torch.profiler, microbench)",
+                      "%s is attached to the process already, and CUPTI serves one profiler at a time",
+                      getenv("NSYS_PROFILING_SESSION_ID") ? "Nsight Systems" : "another profiler");
+    cupti.get_result_string(status, &words);
+    return refuse("check that nvidia-smi works on this machine", "CUPTI refuses %s: %s (%d)", call, words, status);
+}
+
+enum { NO_CALLS, WAITS, ALL_CALLS };
+
+/* Let these calls be recorded from now on, and no others. */
+static void record_calls(int which) {
+    for (size_t api = 0; api < COUNT(APIS); api++)
+        for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++) {
+            uint8_t action = actions[APIS[api].domain - 1][cbid];
+            bool wanted = which == ALL_CALLS ? action : which == WAITS && waits(action);
+            bool *now = &heard[APIS[api].domain - 1][cbid];
+            if (*now != wanted) cupti.enable_callback(wanted, subscriber, APIS[api].domain, cbid);
+            *now = wanted;
+        }
+}
+
+/* End the records of CUPTI; of the calls only these are recorded from now on. If a callback ends while a thread is within
+ * its call, CUPTI never tells of the begin of any call of this thread again, unless it records calls itself meanwhile
+ * (H200, CUPTI 13.0). Nobody keeps those records. */
+static void disable(int calls_left) {
+    for (size_t api = 0; api < COUNT(CALLS); api++) cupti.enable(CALLS[api]);
+    record_calls(calls_left);
+    for (size_t api = 0; api < COUNT(CALLS); api++) cupti.disable(CALLS[api]);
+    for (size_t place = 0; place < COUNT(KINDS); place++)
+        if (enabled[KINDS[place]]) cupti.disable(KINDS[place]);
+}
+
+/* Begin to record everything; only kernels must be possible. */
+static bool enable(void) {
+    if (!succeeded(cupti.enable(KERNEL), "cuptiActivityEnable")) return false;
+    enabled[KERNEL] = true;
+    for (size_t place = 1; place < COUNT(KINDS); place++) enabled[KINDS[place]] = !cupti.enable(KINDS[place]);
+    record_calls(ALL_CALLS);
+    return true;
+}
+
 /* Begin the next window. Returns false if there is none. The later of two facts with one name counts. */
 static bool begin_window(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number) && !last_window;
     if (goes_on) {
+        if (quiet) enable();
+        quiet = false;
         launched = finished = first_launch = last_counted = held_ns = 0;
         window++;
         window_begin_ns = now_ns();
@@ -711,11 +756,8 @@ static bool begin_window(unsigned number) {
 }
 
 /* Record only waits from now on, and return as soon as the kernels that were launched by now have ended. Returns false
- * if the recording has ended.
- *
- * CUPTI goes on and the callbacks do nothing, because it is not safe to end it in any moment (H100, CUPTI 13.0): a
- * callback that is switched while a thread is within the call gives this thread wrong correlations for good, and to
- * flush records while XLA's kernels run made them fail. */
+ * if the recording has ended. CUPTI goes on meanwhile, and the callbacks do nothing. It is not told to flush records: that
+ * made XLA's kernels fail while they ran (H100, CUPTI 13.0). */
 static bool end_window(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number);
@@ -744,21 +786,17 @@ static bool end_window(unsigned number) {
     return goes_on;
 }
 
-/* Let the program's thread call microbench_switch at the end of a turn of a loop, when it is in no call of CUDA; not at
- * all where nothing tells of turns. Returns false if the recording has ended. */
-static bool at_turn(uint32_t what, unsigned number) {
-    if (what == TURN_ON || microbench_shared.can_switch) {
-        microbench_shared.wanted = what;
-        for (int looks = 0; microbench_shared.wanted && !over(number); looks++) {
-            if (what == TURN_OFF && looks > TURN_LOOKS) {
-                pthread_mutex_lock(&turns);
-                microbench_shared.wanted = 0;
-                pthread_mutex_unlock(&turns);
-            }
-            doze(LOOK_S);
-        }
+/* End CUPTI's records and callbacks, but for waits, until the next window. Returns false if the recording has ended. */
+static bool be_quiet(unsigned number) {
+    pthread_mutex_lock(&turns);
+    bool goes_on = !over(number);
+    if (goes_on) {
+        disable(WAITS);
+        quiet = true;
+        give_fact("quiet.%u=%llu", window, (unsigned long long)now_ns());
     }
-    return !over(number);
+    pthread_mutex_unlock(&turns);
+    return goes_on;
 }
 
 /* Begin and end one window after the other. The first one has begun with the recording. The time of a window counts from
@@ -769,9 +807,8 @@ static void *take_turns(void *about) {
     double records_s = grow ? FIRST_WINDOW_S : window_s, pauses_s = grow ? FIRST_PAUSE_S : every_s - window_s;
     while (begins(number)) {
         doze(records_s);
-        if (!end_window(number) || !at_turn(TURN_OFF, number) || orders) break;
+        if (!end_window(number) || !be_quiet(number) || orders) break;
         doze(pauses_s);
-        if (quiet && !at_turn(TURN_ON, number)) break;
         if (!begin_window(number)) break;
         if (grow) {
             records_s = 2 * records_s < LONGEST_WINDOW_S ? 2 * records_s : LONGEST_WINDOW_S;
@@ -851,17 +888,6 @@ static bool load_functions(const char *given) {
                       "no libcupti.so.12 or .13 is found for %s", program_invocation_short_name);
     const char *lacked = find(library, FUNCTIONS, COUNT(FUNCTIONS));
     return !lacked || refuse("install CUPTI of CUDA 12 or 13", "CUPTI has no %s", lacked);
-}
-
-static bool succeeded(int status, const char *call) {
-    const char *words = "an unknown error";
-    if (!status) return true;
-    if (status == TAKEN)
-        return refuse("run the program without the other profiler (nsys, ncu, torch.profiler, microbench)",
-                      "%s is attached to the process already, and CUPTI serves one profiler at a time",
-                      getenv("NSYS_PROFILING_SESSION_ID") ? "Nsight Systems" : "another profiler");
-    cupti.get_result_string(status, &words);
-    return refuse("check that nvidia-smi works on this machine", "CUPTI refuses %s: %s (%d)", call, words, status);
 }
 
 static bool unwritable(int error) {
@@ -957,36 +983,6 @@ static bool write_first_cells(uint32_t version, const char *program) {
     return !error || unwritable(error);
 }
 
-enum { NO_CALLS, WAITS, ALL_CALLS };
-
-/* Let these calls be recorded from now on, and no others. */
-static void record_calls(int which) {
-    for (size_t api = 0; api < COUNT(APIS); api++)
-        for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++) {
-            uint8_t action = actions[APIS[api].domain - 1][cbid];
-            bool wanted = which == ALL_CALLS ? action : which == WAITS && waits(action);
-            bool *now = &heard[APIS[api].domain - 1][cbid];
-            if (*now != wanted) cupti.enable_callback(wanted, subscriber, APIS[api].domain, cbid);
-            *now = wanted;
-        }
-}
-
-/* End the records of CUPTI; of the calls only these are recorded from now on. */
-static void disable(int calls_left) {
-    for (size_t place = 0; place < COUNT(KINDS); place++)
-        if (enabled[KINDS[place]]) cupti.disable(KINDS[place]);
-    record_calls(calls_left);
-}
-
-/* Begin to record everything; only kernels must be possible. */
-static bool enable(void) {
-    if (!succeeded(cupti.enable(KERNEL), "cuptiActivityEnable")) return false;
-    enabled[KERNEL] = true;
-    for (size_t place = 1; place < COUNT(KINDS); place++) enabled[KINDS[place]] = !cupti.enable(KINDS[place]);
-    record_calls(ALL_CALLS);
-    return true;
-}
-
 /* Forget the recording before this one. */
 static void clear(void) {
     if (process != getpid()) { /* the parent's threads may have held them */
@@ -1005,7 +1001,7 @@ static void clear(void) {
     written_bytes = failure = waiting = waiting_calls = window = 0;
     launched = finished = first_call = first_launch = last_call = last_counted = dropped_calls = 0;
     ending = locked_out = quiet = last_window = false;
-    microbench_shared.first_thread = microbench_shared.wanted = microbench_shared.can_switch = 0;
+    microbench_shared.first_thread = 0;
     microbench_shared.answers = microbench_shared.asks = held_ns = 0;
     microbench_shared.window_open = 1;
     generation++;
@@ -1159,23 +1155,6 @@ EXPORTED int microbench_give(const char *made, size_t bytes) {
     }
     pthread_mutex_unlock(&mutex);
     return !stopped;
-}
-
-/* The program's thread is at the end of a turn and in no call of CUDA: switch what is wanted. Off are the records of
- * kernels and the callbacks, but for waits. */
-EXPORTED void microbench_switch(void) {
-    if (getpid() != process) return;
-    pthread_mutex_lock(&turns);
-    if (microbench_shared.wanted && !stopped) {
-        quiet = microbench_shared.wanted == TURN_OFF;
-        if (quiet) {
-            disable(WAITS);
-            give_fact("quiet.%u=%llu", window, (unsigned long long)now_ns());
-        } else
-            enable();
-    }
-    microbench_shared.wanted = 0;
-    pthread_mutex_unlock(&turns);
 }
 
 /* Whether `microbench watch` has removed the folder of reasons, or was killed. */

@@ -32,8 +32,8 @@ class Shared(ctypes.Structure):
     """What the library and Python tell each other; see recorder.c."""
 
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("first_thread", "window_open", "wanted", "can_switch")),
-        *((name, ctypes.c_uint32) for name in ("answers", "asks", "no_python", "ends_it")),
+        *((name, ctypes.c_uint32) for name in ("first_thread", "window_open", "answers")),
+        *((name, ctypes.c_uint32) for name in ("asks", "no_python", "ends_it")),
         ("thread", ctypes.c_uint64), ("at_ns", ctypes.c_uint64),
     ]  # fmt: skip
 
@@ -100,7 +100,7 @@ class Recorder:
         self.shared = Shared.in_dll(self._library, "microbench_shared")
         self._going_on = self._joins = False
         self._sampler: Sampler | None = None
-        self._loops = Loops(self._take, self._ahead_ns, self.shared, self._library.microbench_switch)
+        self._loops = Loops(self._take, self._ahead_ns, self.shared)
 
     @property
     def path(self) -> str:
