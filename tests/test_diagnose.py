@@ -857,6 +857,15 @@ def test_launches_without_their_kernels_forbid_idle_time() -> None:
     assert found.graph is None
 
 
+def test_a_recording_without_its_kernels_asks_for_a_new_start_of_the_program() -> None:
+    made = steps_of(count=12, kernels=10)
+    whole = made.trace()
+    for work, advice in ((whole.work[::2], "shorter windows"), (whole.work[-1:], "Start the program again")):
+        trace = msgspec.structs.replace(made.trace(work=work), format="microbench recording")
+        (found,) = (check for check in checks(trace, None) if check.name == "launches without work")
+        assert advice in found.advice
+
+
 @pytest.mark.parametrize(("changes", "name", "forbids"), [
     ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
     ({"lost": {"cut tail": 1}}, "lost: cut tail", "idle time"),

@@ -27,6 +27,7 @@ from watched import NotPython, Place
 from microbench.core.errors import ExitCode, UsageError
 from microbench.fleet.windows import Window
 from microbench.library.answers import costs_of
+from microbench.recorder import cells
 from microbench.service.alerts import Alerts
 from microbench.service.budget import LEAST_BETWEEN_S, Budget
 from microbench.service.door import MOST_BYTES, MOST_GUESTS, PATIENCE_S, Door, ask, run_folder
@@ -561,3 +562,26 @@ def test_a_recording_that_ends_in_an_error_ends_nothing_else(private: Path, tmp_
     assert first == {"files": [], "processes": 0, "reasons": [("CUPTI is taken", "end the other profiler")]}
     assert second == {"files": [], "processes": 0, "reasons": []}
     assert not list((tmp_path / "kept").iterdir())
+
+
+def test_a_process_whose_kernels_cupti_gives_no_more_is_named_each_time(private: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    service = Service(folder, costs_of(None), None, 1 << 20, lambda _: None)
+    launch = {"detail": make_recording.LAUNCH, "place": 9}
+    rows = [make_recording.row(cells.RUNTIME, 10 * one, 3, correlation=one + 1, **launch) for one in range(40)]
+
+    def record(*_: object) -> list[Path]:
+        path = folder / "serve.py-42-000001.rows"
+        path.write_bytes(make_recording.recording(*rows))
+        return [path]
+
+    service._orders.record = record  # type: ignore[method-assign]
+    service.begin(tmp_path)
+    try:
+        answers = [service.asked(0.1), service.asked(0.1)]
+    finally:
+        service.end()
+    for answer in answers:
+        assert answer["files"] == []
+        assert answer["reasons"][-1][0] == "CUPTI gives no kernels of serve.py-42 any more"

@@ -174,7 +174,7 @@ while time.monotonic() - begin < 2:
     assert (trace.work["call"] != NONE).mean() > 0.99
 
 
-def test_a_thread_that_is_in_a_call_when_a_window_ends_is_recorded_in_the_next_one(place: Place, tmp_path: Path) -> None:
+def test_a_thread_in_a_call_at_the_end_of_a_window_is_recorded_in_the_next(place: Place, tmp_path: Path) -> None:
     program = """
 import threading, time, torch
 def steps(seconds):

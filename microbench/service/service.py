@@ -20,6 +20,7 @@ import msgspec
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import percent, plain
 from microbench.diagnosis.diagnosis import diagnose
+from microbench.diagnosis.health import launches_of
 from microbench.fleet.windows import LOG, Window
 from microbench.library.answers import Costs
 from microbench.recorder.cells import ENDING
@@ -74,6 +75,7 @@ class Service:
         self._ended = threading.Event()
         self._alerts: dict[str, Alerts] = {}
         self._reasons, self._told = Path(), set[Reason]()
+        self._silent: list[Reason] = []  # processes of whose kernels the last recording has none
         self._began_s = time.time()
         self._slowest: tuple[float, Path | None] = (-1.0, None)  # the longest step in s, and its recording
         self.windows = self.processes = 0  # that were recorded
@@ -123,7 +125,7 @@ class Service:
             window_s, pause_s = budget.window_s, budget.pause_s
             if request is not None:
                 window_s, pause_s = request.for_s, max(BEHIND * request.for_s, LEAST_BEHIND_S)
-            files, windows = list[Path](), list[Window]()
+            files, windows, self._silent = list[Path](), list[Window](), []
             try:
                 files = self._orders.record(window_s, pause_s, self._folder, self._ended.wait)
                 windows = [one for path in files if (one := self._look(path, asked=request is not None)) is not None]
@@ -144,14 +146,15 @@ class Service:
                     self._tell(f"not recorded: {cause}; {next_step}")
             elif not self._ended.is_set():
                 paths = [str(path.absolute()) for path in files if path.exists()]
-                request.answer.put({"files": paths, "processes": len(running), "reasons": reasons})
+                request.answer.put({"files": paths, "processes": len(running), "reasons": [*reasons, *self._silent]})
         self.processes = max(self.processes, len(list(self.now.glob(f"*{ENDING}"))))
 
     def _new_reasons(self) -> list[Reason]:
         """Why processes were not recorded, each once."""
-        found: list[Reason] = []
+        found = list(self._silent)
         with contextlib.suppress(OSError):
-            found = [one for one in left(self._reasons) if one not in self._told]
+            found += left(self._reasons)
+        found = [one for one in found if one not in self._told]
         self._told.update(found)
         return found
 
@@ -167,6 +170,9 @@ class Service:
             return None
         if found is None:
             path.unlink(missing_ok=True)
+            if launches_of(trace)[0].any():
+                cause = f"CUPTI gives no kernels of {process} any more"
+                self._silent.append(Reason(cause, "start the program again, on a GPU that few processes share"))
             return None
         self.windows += 1
         window = shown(process, plain(path.absolute()), self._began_s, time.time(), found)
