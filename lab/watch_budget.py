@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from microbench.service.budget import BEHIND
+from microbench.service.budget import behind
 from microbench.traces.reading import read
 
 LAB = Path(__file__).parent
@@ -71,8 +71,8 @@ def judged(folder: Path, truth: Path, began_ns: int, asked_ns: int) -> dict[str,
     recorded = []
     for path in sorted(folder.glob("*.rows")):
         trace = read(path)
-        epoch_ns, (window,) = trace.epoch_ns or 0, trace.windows
-        behind_ns = window[1] + int((window[1] - window[0]) * BEHIND)
+        epoch_ns, window = trace.epoch_ns or 0, trace.windows[0]
+        behind_ns = window[1] + int(behind((window[1] - window[0]) * 1e-9) * 1e9)
         if epoch_ns + window[0] < end_ns:
             recorded.append((epoch_ns + window[0] - int(BEFORE_S * 1e9), epoch_ns + behind_ns + int(BEHIND_S * 1e9)))
     lost = [excess(stamps, one, recorded) for one in recorded]
@@ -87,6 +87,7 @@ def judged(folder: Path, truth: Path, began_ns: int, asked_ns: int) -> dict[str,
     known = [one for one in lost if np.isfinite(one)]
     scatter = float(np.std(still, ddof=1)) if len(still) > 2 else float("nan")
     windows = [json.loads(line) for line in (folder / "windows.jsonl").read_text().splitlines()]
+    asked = max(windows, key=lambda one: one["span_s"])  # nobody else records for so long
     before = [one for one in windows if one["unix_s"] * 1e9 < asked_ns]
     total = sum(known) / span_s
     bound = total + 1.65 * scatter * np.sqrt(len(known)) / span_s
@@ -95,7 +96,7 @@ def judged(folder: Path, truth: Path, began_ns: int, asked_ns: int) -> dict[str,
         "iterations": len(stamps), "loss": total, "upper": bound, "each_s": lost, "still_mean_s": float(np.mean(still)),
         "still_s": scatter, "still": len(still), "said_lost": [one["lost"] for one in windows],
         "missing": sum(one["missing"] for one in windows), "step_s": [one["steps_s"] for one in windows],
-        "shares": shares(before), "asked_shares": shares([one for one in windows if one not in before][-1:]),
+        "shares": shares(before), "asked_shares": shares([asked]),
     }  # fmt: skip
 
 

@@ -29,11 +29,12 @@ from microbench.fleet.windows import Window
 from microbench.library.answers import costs_of
 from microbench.recorder import cells
 from microbench.service.alerts import Alerts
-from microbench.service.budget import LEAST_BETWEEN_S, Budget
+from microbench.service.budget import LEAST_BETWEEN_S, SETTLING_S, Budget, behind
 from microbench.service.door import MOST_BYTES, MOST_GUESTS, PATIENCE_S, Door, ask, run_folder
 from microbench.service.metrics import MOST_NAMES, Metrics
 from microbench.service.service import Service
 from microbench.service.windows import COUNTED
+from microbench.traces.reading import read
 
 NO_PARTS: Mapping[str, float] = {}
 
@@ -50,6 +51,11 @@ def window(step_s: float = 0.001, number: int = 0, **changed: Any) -> Window:
 # Budgets
 
 
+def taken(window_s: float, loss: float, loss_behind: float) -> float:
+    """What a recording takes from the program, in s."""
+    return (window_s + SETTLING_S) * loss + (behind(window_s) - SETTLING_S) * loss_behind
+
+
 @pytest.mark.parametrize("share", [0.003, 0.01, 0.05])
 @pytest.mark.parametrize("loss", [0.0, 0.02, 0.13, 0.35])
 def test_a_budget_is_kept_and_used(share: float, loss: float) -> None:
@@ -59,11 +65,11 @@ def test_a_budget_is_kept_and_used(share: float, loss: float) -> None:
     while now_s < 4 * 3600:
         due_s = budget.next_s(now_s)
         assert due_s is not None
-        window_s, pause_s = budget.window_s, budget.pause_s
-        now_s = max(now_s, due_s) + window_s + pause_s
-        lost_s += window_s * loss + pause_s * loss / 10
+        window_s = budget.window_s
+        now_s = max(now_s, due_s) + window_s + behind(window_s)
+        lost_s += taken(window_s, loss, loss / 10)
         measured = max(loss + chance.gauss(0, 0.02), 0.0)
-        budget.add([window(lost=measured, lost_behind=loss / 10)], window_s, pause_s, now_s, seen=True)
+        budget.add([window(lost=measured, lost_behind=loss / 10)], window_s, now_s, seen=True)
         assert lost_s <= 1.02 * share * now_s
     limited = budget.window_s * loss > share * LEAST_BETWEEN_S
     assert not limited or lost_s > 0.5 * share * now_s
@@ -71,13 +77,13 @@ def test_a_budget_is_kept_and_used(share: float, loss: float) -> None:
 
 def test_a_loss_that_nobody_knows_counts_as_half_of_the_window() -> None:
     budget = Budget(0.01, 0.0)
-    assert budget.next_s(0.0) == pytest.approx((0.5 * budget.window_s + 0.1 * budget.pause_s) / 0.01)
-    budget.add([window(lost=None)], 1.0, 0.5, 100.0, seen=True)
-    assert budget.taken_s == pytest.approx(0.5 + 0.05)
-    budget.add([], 1.0, 0.5, 200.0, seen=True)  # nothing could be read of it
-    assert budget.taken_s == pytest.approx(2 * (0.5 + 0.05))
-    budget.add([], 1.0, 0.5, 300.0, seen=False)  # the GPU was not used
-    assert budget.taken_s == pytest.approx(2 * (0.5 + 0.05))
+    assert budget.next_s(0.0) == pytest.approx(taken(budget.window_s, 0.5, 0.1) / 0.01)
+    budget.add([window(lost=None)], 1.0, 100.0, seen=True)
+    assert budget.taken_s == pytest.approx(taken(1.0, 0.5, 0.1))
+    budget.add([], 1.0, 200.0, seen=True)  # nothing could be read of it
+    assert budget.taken_s == pytest.approx(2 * taken(1.0, 0.5, 0.1))
+    budget.add([], 1.0, 300.0, seen=False)  # the GPU was not used
+    assert budget.taken_s == pytest.approx(2 * taken(1.0, 0.5, 0.1))
 
 
 def phases(share: float, chosen: Sequence[tuple[float, float, float]]) -> list[float]:
@@ -88,12 +94,12 @@ def phases(share: float, chosen: Sequence[tuple[float, float, float]]) -> list[f
     for length, step_s, loss in chosen:
         until_s += 3600 * length
         while now_s < until_s:
-            window_s, pause_s = budget.window_s, budget.pause_s
+            window_s = budget.window_s
             due_s = budget.next_s(now_s)
             assert due_s is not None
-            now_s = max(due_s, now_s) + window_s + pause_s
-            hours[int(now_s // 3600)] = hours.get(int(now_s // 3600), 0.0) + window_s * loss
-            budget.add([window(step_s, lost=loss)], window_s, pause_s, now_s, seen=True)
+            now_s = max(due_s, now_s) + window_s + behind(window_s)
+            hours[int(now_s // 3600)] = hours.get(int(now_s // 3600), 0.0) + (window_s + SETTLING_S) * loss
+            budget.add([window(step_s, lost=loss)], window_s, now_s, seen=True)
     assert budget.taken_s == pytest.approx(sum(hours.values()), rel=0.2)
     return [hours.get(hour, 0.0) / 3600 for hour in range(round(until_s / 3600))]
 
@@ -109,7 +115,7 @@ def test_a_program_that_changes_costs_no_more(share: float) -> None:
 
 def test_an_attached_recording_is_paid_back_within_an_hour() -> None:
     budget = Budget(0.01, 0.0)
-    budget.add([window(lost=0.3)], 600.0, 300.0, 900.0, seen=True)
+    budget.add([window(lost=0.3)], 600.0, 900.0, seen=True)
     due_s = budget.next_s(900.0)
     assert due_s is not None
     assert 3600 < due_s < 900 + 2 * 3600
@@ -118,16 +124,16 @@ def test_an_attached_recording_is_paid_back_within_an_hour() -> None:
 def test_windows_hold_twenty_steps_within_limits() -> None:
     budget = Budget(0.01, 0.0)
     for step_s, window_s in ((0.001, 0.5), (0.1, 2.0), (3.0, 8.0)):
-        budget.add([window(step_s)], 0.5, 0.25, 0.0, seen=True)
+        budget.add([window(step_s)], 0.5, 0.0, seen=True)
         assert budget.window_s == pytest.approx(window_s)
     for window_s in (1.0, 2.0, 4.0):  # no step fits
-        budget.add([], window_s / 2, window_s / 4, 0.0, seen=True)
+        budget.add([], window_s / 2, 0.0, seen=True)
         assert budget.window_s == pytest.approx(window_s)
 
 
 def test_a_small_budget_has_short_windows() -> None:
     budget = Budget(0.001, 0.0)
-    budget.add([window(0.5)], 0.5, 0.25, 0.0, seen=True)
+    budget.add([window(0.5)], 0.5, 0.0, seen=True)
     assert 0.5 <= budget.window_s < 8.0
     assert budget.next_s(0.0) is not None
 
@@ -423,6 +429,7 @@ def test_a_dormant_program_is_recorded_when_somebody_asks(place: Place, tmp_path
         assert (subscribed, int(threads) <= 4) == ("0", True), said  # itself, CUPTI's two, and the one that sleeps
         assert "recorded: 2 windows" in errors
         assert sorted(path.suffix for path in (tmp_path / "kept").iterdir()) == [".jsonl", ".rows", ".rows"]
+        assert [len(read(path).windows) for path in (tmp_path / "kept").glob("*.rows")] == [1, 1]
         assert not list((tmp_path / "microbench").iterdir())
         assert "ended" in watched.attach().stderr or "no microbench watch" in watched.attach().stderr
 

@@ -56,7 +56,7 @@ REQUESTED = ctypes.CFUNCTYPE(None, *[ctypes.POINTER(ctypes.c_size_t)] * 3)
 COMPLETED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t)
 # Of recorder.c
 MOST_CALLS, NAME_SLOTS, TRIES, BUFFER_BYTES, MANY_BYTES, MOST_BYTES = 1200, 1 << 16, 64, 1 << 18, 256 << 20, 1 << 30
-RECORDED, LAUNCHES, WAITS_FOR_STREAM, STREAM_WAITS, RECORDS_EVENT = 32, 64, 3, 2, 8
+RECORDED, LAUNCHES, REPLAYS, WAITS_FOR_STREAM, STREAM_WAITS, RECORDS_EVENT = 32, 64, 128, 3, 2, 8
 
 
 class Parts:
@@ -219,7 +219,7 @@ def test_work_of_calls_in_a_pause_is_left_out(parts: Parts) -> None:
 
 ACTIONS = {
     (2, 211): RECORDED | LAUNCHES, (1, 307): RECORDED | LAUNCHES, (2, 41): RECORDED, (2, 51): RECORDED,
-    (2, 131): RECORDED | WAITS_FOR_STREAM, (2, 311): RECORDED, (2, 147): RECORDED | STREAM_WAITS,
+    (2, 131): RECORDED | WAITS_FOR_STREAM, (2, 311): RECORDED | REPLAYS, (2, 147): RECORDED | STREAM_WAITS,
     (2, 135): RECORDED | RECORDS_EVENT,
 }  # fmt: skip
 

@@ -201,6 +201,22 @@ thread.join()
     assert (trace.work["call"] != NONE).mean() > 0.99
 
 
+def test_a_program_of_replays_alone_has_windows_and_pauses(place: Place, tmp_path: Path) -> None:
+    program = """
+import time, torch
+begin = time.monotonic()
+while time.monotonic() - begin < 2.5:
+    torch.library.stand_in_now()
+    torch.library.stand_in_replays(1, 5)
+    time.sleep(0.001)
+"""
+    (trace,) = place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=0.5)).traces
+    assert len(trace.windows) >= 2
+    assert all(pause.quiet for pause in trace.pauses)
+    replays = np.count_nonzero(np.array(["GraphLaunch" in name for name in trace.names])[trace.calls["name"]])
+    assert len(trace.work) == 5 * replays
+
+
 # Processes that a program starts
 
 

@@ -13,6 +13,7 @@ model = DistilBertForMaskedLM(DistilBertConfig(dim=256, hidden_dim=1024, n_heads
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     @torch.inference_mode()
     def do_POST(self) -> None:

@@ -47,10 +47,10 @@ enum {
  * program calls, because CUPTI's own records of them cost several times as much. */
 static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD}, CALLS[] = {RUNTIME, DRIVER};
 /* What is done about a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD
- * marks calls of the variant with a default stream for each thread, and LAUNCHES those of one kernel. */
+ * marks calls of the variant with a default stream for each thread, LAUNCHES those of one kernel, and REPLAYS of a graph. */
 enum {
     WAITS_FOR_EVENT = 1, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL, RECORDS_EVENT = 8, PER_THREAD = 16, RECORDED = 32,
-    LAUNCHES = 64
+    LAUNCHES = 64, REPLAYS = 128
 };
 
 typedef struct {
@@ -129,7 +129,7 @@ static const struct {
 } ACTIONS[] = {
     {"EventSynchronize", WAITS_FOR_EVENT}, {"StreamSynchronize", WAITS_FOR_STREAM}, {"Synchronize", WAITS_FOR_ALL},
     {"WaitEvent", STREAM_WAITS}, {"EventRecord", RECORDS_EVENT}, {"LaunchKernel", LAUNCHES},
-    {"LaunchCooperativeKernel", LAUNCHES},
+    {"LaunchCooperativeKernel", LAUNCHES}, {"GraphLaunch", REPLAYS},
 };
 static const char *const RANKS[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
 static const struct {
@@ -215,9 +215,10 @@ static atomic_bool locked_out;
 
 /* The correlation of the first call that this recording has. */
 static _Atomic uint64_t first_call;
-/* Of this window: kernels launched, how many of them have a record by now, and the correlations of the first launch and
- * of the last call. In a pause last_counted is the correlation of the last call whose work counts, and otherwise 0. */
-static _Atomic uint64_t launched, finished, first_launch, last_call, last_counted;
+/* Of this window: kernels launched, and how many of them have a record by now; the correlations of the last graph that is
+ * replayed, of the last one that has a record by now, of the first launch of either, and of the last call. In a pause
+ * last_counted is the correlation of the last call whose work counts, and otherwise 0. */
+static _Atomic uint64_t launched, finished, replayed, ran, first_launch, last_call, last_counted;
 
 static pthread_mutex_t turns = PTHREAD_MUTEX_INITIALIZER; /* of what follows; the other two may be taken within it */
 static bool heard[2][MOST_CALLS];     /* calls that are recorded now */
@@ -434,6 +435,7 @@ static void keep_records(uint8_t *buffer, size_t valid_bytes, bool left) {
         Row *row = &next_cell()->row;
         if (!fill(row, record) || (ending && row->end_ns == 0) || (last && row->correlation > last) || row->correlation < least)
             waiting--;
+        else if (row->graph && row->correlation > READ(ran)) SET(ran, row->correlation);
         if (waiting >= FULL_CELLS) write_cells();
         if (stopped) return;
     }
@@ -644,10 +646,11 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     if (type == RECORDS_EVENT)
         calls[waiting_calls++] = (Row){
             .kind = CUDA_EVENT, .end_ns = 1, .correlation = data->correlation, .stream = stream, .size = event};
-    else if (action & LAUNCHES) {
+    else if (action & (LAUNCHES | REPLAYS)) {
         if (!READ(first_launch)) SET(first_launch, data->correlation);
         if (!READ(microbench_shared.first_thread)) SET(microbench_shared.first_thread, thread);
-        SET(launched, READ(launched) + 1);
+        if (action & REPLAYS) SET(replayed, data->correlation);
+        else SET(launched, READ(launched) + 1);
     } else if (type)
         calls[waiting_calls++] = (Row){
             .kind = SYNC, .detail = type, .begin_ns = begin_ns, .end_ns = end_ns, .correlation = data->correlation,
@@ -687,9 +690,14 @@ static bool over(unsigned number) {
     return stopped || number != generation;
 }
 
-/* Wait for the first kernel of a window. Returns false if the recording has ended. */
+/* Whether work of this window still runs, as far as CUPTI has told. */
+static bool runs(void) {
+    return finished < launched || ran < replayed;
+}
+
+/* Wait for the first launch of a window. Returns false if the recording has ended. */
 static bool begins(unsigned number) {
-    while (!launched && !over(number)) doze(LOOK_S);
+    while (!first_launch && !over(number)) doze(LOOK_S);
     return !over(number);
 }
 
@@ -745,7 +753,7 @@ static bool begin_window(unsigned number) {
     if (goes_on) {
         if (quiet) enable();
         quiet = false;
-        launched = finished = first_launch = last_counted = held_ns = 0;
+        launched = finished = replayed = ran = first_launch = last_counted = held_ns = 0;
         window++;
         window_begin_ns = now_ns();
         microbench_shared.window_open = 1;
@@ -770,20 +778,15 @@ static bool end_window(unsigned number) {
     last_counted = UINT32_MAX;
     doze(WITHIN_S);
     last_counted = last_call ? last_call : 1;
+    give_fact("window.%u=%llu-%llu", window, (unsigned long long)window_begin_ns, (unsigned long long)end_ns);
     pthread_mutex_unlock(&turns);
-    for (int looks = 0, idle = 0; looks < DRAIN_LOOKS && finished < launched && !over(number); looks++) {
-        idle = finished == before ? idle + 1 : 0;
-        before = finished;
+    for (int looks = 0, idle = 0; looks < DRAIN_LOOKS && runs() && !over(number); looks++) {
+        idle = finished + ran == before ? idle + 1 : 0;
+        before = finished + ran;
         if (idle > STALLED_LOOKS) break;
         doze(LOOK_S);
     }
-    pthread_mutex_lock(&turns);
-    goes_on = !over(number);
-    if (goes_on)
-        give_fact(
-            "window.%u=%llu-%llu", window, (unsigned long long)window_begin_ns, (unsigned long long)end_ns);
-    pthread_mutex_unlock(&turns);
-    return goes_on;
+    return !over(number);
 }
 
 /* End CUPTI's records and callbacks, but for waits, until the next window. Returns false if the recording has ended. */
@@ -999,7 +1002,7 @@ static void clear(void) {
     if (generation) memset(seen_names, 0, sizeof seen_names);
     file = -1;
     written_bytes = failure = waiting = waiting_calls = window = 0;
-    launched = finished = first_call = first_launch = last_call = last_counted = dropped_calls = 0;
+    launched = finished = replayed = ran = first_call = first_launch = last_call = last_counted = dropped_calls = 0;
     ending = locked_out = quiet = last_window = false;
     microbench_shared.first_thread = 0;
     microbench_shared.answers = microbench_shared.asks = held_ns = 0;
@@ -1175,7 +1178,7 @@ EXPORTED void microbench_wait(double seconds) {
         if (watch_has_ended()) return;
         if (orders && monotonic_ns() - begun_ns > (2 * window_s + FORGOTTEN_S) * 1e9) break;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if (seconds > 0 && launched && !began.tv_sec) began = now;
+        if (seconds > 0 && first_launch && !began.tv_sec) began = now;
         if (began.tv_sec && (now.tv_sec - began.tv_sec) + (now.tv_nsec - began.tv_nsec) / 1e9 >= seconds) break;
         doze(LOOK_S);
     }

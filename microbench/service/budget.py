@@ -13,13 +13,20 @@ from microbench.fleet.windows import Window
 # Until pauses show what a recording takes of a program: more than those of lab/measurements lost in the mean.
 ASSUMED = 0.5
 ASSUMED_BEHIND = 0.1
-# A recording lasts so many steps, within these limits, and half as long again for the pause behind it.
-STEPS, SHORTEST_S, LONGEST_S, BEHIND = 20, 0.5, 8.0, 0.5
+# A window lasts so many steps, within these limits. Behind it CUPTI tells of its last kernels, and then waits and turns
+# are recorded for half as long.
+STEPS, SHORTEST_S, LONGEST_S = 20, 0.5, 8.0
+SETTLING_S, BEHIND, SHORTEST_BEHIND_S = 0.3, 0.5, 0.5
 LEAST_BETWEEN_S = 10.0  # a diagnosis takes a second of another processor
 # What is not used is saved for so long, and what an attached recording took is paid back in no more.
 SAVED_S = 3600.0
 SURE = 2.8  # standard deviations: 95 % of Student's t with four degrees of freedom
 FEW, RECENT = 5, 50  # recordings
+
+
+def behind(window_s: float) -> float:
+    """How long a recording goes on behind its window, in s."""
+    return SETTLING_S + max(BEHIND * window_s, SHORTEST_BEHIND_S)
 
 
 class Budget:
@@ -40,12 +47,7 @@ class Budget:
         affordable_s = self.share * SAVED_S / 2 / (self._expected() + BEHIND * self._behind)
         return min(self._wanted_s, max(affordable_s, SHORTEST_S))
 
-    @property
-    def pause_s(self) -> float:
-        """How long waits and turns are recorded behind a window."""
-        return BEHIND * self.window_s
-
-    def add(self, windows: Sequence[Window], window_s: float, pause_s: float, now_s: float, *, seen: bool) -> None:
+    def add(self, windows: Sequence[Window], window_s: float, now_s: float, *, seen: bool) -> None:
         """Pay for a recording of several processes, of none whose loss is known, or, unless ``seen``, of none that used
         the GPU. A window that is too short for steps is followed by a longer one."""
         self._save(now_s)
@@ -61,12 +63,12 @@ class Budget:
             self._behind = max(one.lost_behind for one in known)
             lost = min(measured + self._error(), 1.0)
             if len(self._recent) < FEW:
-                self._doubt_s += max(ASSUMED - lost, 0.0) * window_s
+                self._doubt_s += max(ASSUMED - lost, 0.0) * (window_s + SETTLING_S)
                 lost = max(ASSUMED, lost)
             else:
                 self._pay(-self._doubt_s)
                 self._doubt_s = 0.0
-        self._pay(window_s * lost + pause_s * self._behind)
+        self._pay(self._cost_s(window_s, lost))
 
     def lost(self, now_s: float) -> float:
         """The share of the time since the begin that recordings have taken."""
@@ -74,7 +76,7 @@ class Budget:
 
     def next_s(self, last_s: float) -> float | None:
         """When the next recording may begin, if the last one ended then; None if no saving pays for it."""
-        more_s = self.window_s * self._expected() + self.pause_s * self._behind
+        more_s = self._cost_s(self.window_s, self._expected())
         if more_s > self.share * SAVED_S:
             return None
         self._save(last_s)
@@ -87,6 +89,10 @@ class Budget:
     def _pay(self, seconds: float) -> None:
         self.taken_s += seconds
         self._saved_s = max(self._saved_s - seconds, -self.share * SAVED_S)
+
+    def _cost_s(self, window_s: float, lost: float) -> float:
+        """What a recording takes, if its window loses that share."""
+        return (window_s + SETTLING_S) * lost + (behind(window_s) - SETTLING_S) * self._behind
 
     def _expected(self) -> float:
         """The share of the next window that will be lost."""

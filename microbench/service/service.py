@@ -27,7 +27,7 @@ from microbench.recorder.cells import ENDING
 from microbench.recorder.orders import Orders
 from microbench.recorder.program import Reason, left
 from microbench.service.alerts import Alerts
-from microbench.service.budget import BEHIND, Budget
+from microbench.service.budget import Budget, behind
 from microbench.service.windows import shown
 from microbench.traces.reading import read
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from microbench.service.metrics import Metrics
 
 NICE = 19
-LEAST_BEHIND_S = 0.5  # the shortest pause behind a window that was asked for
 LOOK_S = 1.0
 MOST_LOGGED = 16 << 20  # bytes; then the older half is dropped
 
@@ -122,18 +121,16 @@ class Service:
                 request = self._asked.get(timeout=max(min(due_s - time.monotonic(), LOOK_S), 0.0))
             if self._ended.is_set() or (request is None and time.monotonic() < due_s):
                 continue
-            window_s, pause_s = budget.window_s, budget.pause_s
-            if request is not None:
-                window_s, pause_s = request.for_s, max(BEHIND * request.for_s, LEAST_BEHIND_S)
+            window_s = budget.window_s if request is None else request.for_s
             files, windows, self._silent = list[Path](), list[Window](), []
             try:
-                files = self._orders.record(window_s, pause_s, self._folder, self._ended.wait)
+                files = self._orders.record(window_s, behind(window_s), self._folder, self._ended.wait)
                 windows = [one for path in files if (one := self._look(path, asked=request is not None)) is not None]
                 self._tidy(files)
             except Exception as error:  # noqa: BLE001  (whatever one recording holds, the watch goes on for weeks)
                 self._tell(f"a recording is left out: {plain(str(error) or type(error).__name__)}")
             last_s = time.monotonic()
-            budget.add(windows, window_s, pause_s, last_s, seen=any(path.exists() for path in files))
+            budget.add(windows, window_s, last_s, seen=any(path.exists() for path in files))
             self.lost = budget.lost(last_s)
             reasons = self._new_reasons()
             running = {plain(path.stem) for path in self.now.glob(f"*{ENDING}")}

@@ -290,6 +290,19 @@ void stand_in_steps(int steps, int kernels) {
     pthread_mutex_unlock(&one);
 }
 
+/* Steps of one replay of a graph, and a wait. */
+void stand_in_replays(int steps, int kernels) {
+    pthread_mutex_lock(&one);
+    if (!now) now = clock_now();
+    for (int step = 0; step < steps; step++) {
+        now += 5000;
+        call(RUNTIME, GRAPH_LAUNCH, 6000);
+        for (int node = 1; node <= kernels; node++) kernel(NAMES[0], 1000, (1ull << 32) + node);
+        call_with(RUNTIME, SYNCHRONIZE, free_at > now ? free_at - now + 1000 : 1000, (void *[]){NULL});
+    }
+    pthread_mutex_unlock(&one);
+}
+
 static void tell_alone(Called *data, int leaves) {
     pthread_mutex_lock(&one);
     tell_of(RUNTIME, MEMCPY_ASYNC, data, leaves);
