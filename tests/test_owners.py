@@ -25,6 +25,7 @@ from microbench.diagnosis.owners import (
     NAMELESS,
     OPERATORS,
     OWN,
+    REQUESTS,
     Owner,
     owner_of,
     owners,
@@ -108,6 +109,15 @@ def test_a_long_name_takes_no_longer_than_its_length(name: str) -> None:
         (["train.py:9 train", f"{LOADING} _SingleProcessDataLoaderIter._next_data", "PIL/Image.py Image.load"],
          "PIL", "PIL/Image.py Image.load"),
         ([], NAMELESS, ""),
+        (["serve.py:43 <module>", "python3.12/socketserver.py BaseServer.handle_request",
+          "python3.12/selectors.py _PollLikeSelector.select", "self._selector.poll at serve.py:43 <module>"],
+         REQUESTS, "self._selector.poll at serve.py:43 <module>"),
+        (["uvicorn/server.py Server.run", "python3.12/asyncio/base_events.py BaseEventLoop._run_once",
+          "python3.12/selectors.py EpollSelector.select"], REQUESTS, "python3.12/selectors.py EpollSelector.select"),
+        (["http/server.py(424): handle", "serve.py(12): do_POST", "urllib/request.py(8): urlopen",
+          "socket.py(707): readinto"], "waiting in a socket or a pipe", "socket.py(707): readinto"),
+        (["serve.py:12 do_POST", "time.sleep at serve.py:12 do_POST"], "waiting in a sleep",
+         "time.sleep at serve.py:12 do_POST"),
     ],
 )  # fmt: skip
 def test_a_stack_has_the_owner_that_can_change_it(names: list[str], owner: str, most: str) -> None:

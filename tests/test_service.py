@@ -592,3 +592,4 @@ def test_a_process_whose_kernels_cupti_gives_no_more_is_named_each_time(private:
     for answer in answers:
         assert answer["files"] == []
         assert answer["reasons"][-1][0] == "CUPTI gives no kernels of serve.py-42 any more"
+    assert service.lost > 0, "its calls were recorded"

@@ -368,6 +368,12 @@ def test_the_step_between_two_windows_is_the_step_that_nobody_records(tmp_path: 
     assert "unprofiled step time 50.5 µs, from pauses of the recording (50.0 to 52.0 µs)" in shown
 
 
+def test_a_pause_of_ten_steps_shows_the_step(tmp_path: Path, data: Path) -> None:
+    step = diagnosed(tmp_path, recording(steps(30), waits(2200, 2700, 50), **windows((0, 2100))))
+    assert step["measured"]
+    assert step["unwatched_s"] == pytest.approx(50e-6)
+
+
 @pytest.mark.parametrize("others", [
     b"", waits(2200, 2300, 50), waits(2200, 9900, 3), waits(2200, 9900, 800),
 ], ids=["no waits", "too few", "too short", "too long"])  # fmt: skip

@@ -70,6 +70,31 @@ for steps in (3, 4, 5):
         assert (trace.lost, trace.unread) == ({}, {})
 
 
+def test_a_thread_in_a_call_at_the_end_of_a_block_is_recorded_in_the_next(place: Place, tmp_path: Path) -> None:
+    text = """
+import threading, time
+def other():
+    torch.unlocked.stand_in_until(b"go")
+    again.wait()
+    torch.steps(5)
+
+again, thread = threading.Event(), threading.Thread(target=other)
+with microbench.watch("first.rows"):
+    torch.steps(5)
+    thread.start()
+    while not torch.library.stand_in_in_a_call():
+        time.sleep(0.001)
+open("go", "w").close()
+while torch.library.stand_in_in_a_call():
+    time.sleep(0.001)
+with microbench.watch("second.rows") as recording:
+    again.set()
+    thread.join()
+print(len(recording._trace.calls))
+"""
+    assert output(place, tmp_path, text) == "105\n"
+
+
 def test_the_counts_of_a_call_are_those_of_its_recordings(place: Place, tmp_path: Path) -> None:
     text = """
 found = [microbench.counts(torch.steps, count) for count in (2, 2, 5)]

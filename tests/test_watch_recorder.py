@@ -212,7 +212,7 @@ while time.monotonic() - begin < 2.5:
 """
     (trace,) = place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=0.5)).traces
     assert len(trace.windows) >= 2
-    assert all(pause.quiet for pause in trace.pauses)
+    assert all(pause.quiet for pause in trace.pauses[:-1]), "the program may end while the last one begins"
     replays = np.count_nonzero(np.array(["GraphLaunch" in name for name in trace.names])[trace.calls["name"]])
     assert len(trace.work) == 5 * replays
 

@@ -46,7 +46,7 @@ def watch(
         "FOLDER", "Record into this new folder, a file a process; default: recording-1, recording-2, …", "-o", "--out"
     ),
     for_: str | None = option(
-        "TIME", "End the recording of a process so long after its first kernel: 60s. It runs on."
+        "TIME", "End the recording of a process so long after its first launch: 60s. It runs on."
     ),
     window: str | None = option(
         "TIME", "Record only this long at a time, and then pause: 2s. Default: longer and longer."

@@ -551,8 +551,7 @@ def _without(
     ends = [scaled(workload, end_s / step.unwatched_s) for end_s in (step.unwatched_s, step.low_s, step.high_s)]
     alone_s = [step_time(one, fit, "stream") for one in ends]
     each_s = {owner: sum(owned.values()) / typical.steps for owner, owned in typical.owned.items()}
-    waits = (f"{owners.WAITING}in ", owners.AWAITS)
-    largest = sorted((owner for owner in each_s if typical.paced_s is None or owner.startswith(waits)),
+    largest = sorted((owner for owner in each_s if typical.paced_s is None or owners.awaits(owner)),
                      key=lambda owner: -each_s[owner])[:MOST_OWNERS]  # fmt: skip
     found = {}
     for owner in largest:

@@ -54,7 +54,7 @@ FEWER: Mapping[Format, str] = {
 }
 
 
-# CUPTI 13.0 gave no kernels any more after the first window of 1 process in 50, of 24 that shared a GPU.
+# CUPTI 13.0 gave no kernels any more after the first window of 5 processes of 140, of 20 that shared a GPU at a time.
 SILENT = "CUPTI gives no kernels of this process any more. Start the program again, on a GPU that few processes share"
 NEARLY_ALL = 0.98
 

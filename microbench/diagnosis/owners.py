@@ -16,6 +16,7 @@ NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Py
 LOADER = "the data loader"
 MAIN_AT = "main thread at "  # what another thread does by itself is named by where the main thread is
 AWAITS = f"{WAITING}for {LOADER}"  # whose workers are other processes
+REQUESTS = f"{WAITING}for a request"
 LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "the framework's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
@@ -44,6 +45,7 @@ HELPS = {
     "torch.optim": "a graph of the whole step",
     "torch.compile": "mode='reduce-overhead' replays graphs",
     LOADER: "workers (num_workers=), so that other processes do it ahead",
+    REQUESTS: "more requests at once; nothing here is slow",
     AWAITS: "more workers (num_workers=) that stay (persistent_workers=True), or less work for each item",
     GARBAGE: "gc.freeze() after the warm-up, or fewer objects",
     **dict.fromkeys(("jax", "jaxlib", "flax", "optax"), "several steps in one jitted function"),
@@ -97,6 +99,11 @@ WAITS = tuple(
 )  # fmt: skip
 
 
+# A server waits for a request in these, unless it has called the program's own code since.
+SERVERS = re.compile(
+    r"(?:.*/)?(?:http/server|socketserver|grpc/_server|werkzeug/serving|wsgiref/\w+|aiohttp/web\w*"
+    r"|(?:uvicorn|hypercorn|gunicorn|waitress|tornado|granian)/.*)\.py\b"
+)
 FUSED = re.compile(r"^torch/optim/(adam|adamw|sgd|adagrad)\.py")  # optimizers that have such kernels
 
 
@@ -131,6 +138,9 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
         if found is None and (waits := _waits(name)):
             if any("_MultiProcessingDataLoaderIter" in outer for outer in names[:place]):
                 return AWAITS, name.partition(" at ")[2] or name
+            within = [place for place, outer in enumerate(names[:place]) if SERVERS.match(outer)]
+            if within and OWN not in map(_of_name, names[within[-1] : place]):
+                return REQUESTS, name
             return (place and _waits(names[place - 1])) or waits, name  # a read of a connection is of a pipe
         if name.startswith("<built-in "):
             continue
@@ -147,7 +157,7 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
 
 def awaits(owner: str) -> bool:
     """Whether an owner is a wait for something else than the GPU, a processor or Python's lock."""
-    return owner.startswith(f"{WAITING}in ") or owner == AWAITS
+    return owner.startswith(f"{WAITING}in ") or owner in (AWAITS, REQUESTS)
 
 
 def _waits(name: str) -> str:

@@ -106,13 +106,13 @@ def _between_waits(whole: Trace, pauses: list[Pause], window: Trace, steps: Step
     begin_ns, end_ns = steps.begins_ns[0], steps.begins_ns[-1]
     ends_ns = window.syncs["end_ns"][window.syncs["kind"] != ON_GPU]
     waits = np.count_nonzero((ends_ns >= begin_ns) & (ends_ns < end_ns)) / steps.count
-    at_once = math.ceil(STEPS_AT_ONCE * waits)
-    others_ns = np.array(whole.other_waits_ns, np.int64)
-    return [
-        np.diff(others_ns[(others_ns > pause.begin_ns) & (others_ns < pause.end_ns)][::at_once]) * (waits / at_once)
-        for pause in pauses
-        if at_once
-    ]
+    others_ns, found = np.array(whole.other_waits_ns, np.int64), []
+    for pause in pauses:
+        own_ns = others_ns[(others_ns > pause.begin_ns) & (others_ns < pause.end_ns)]
+        if waits:
+            at_once = math.ceil(waits * max(min(STEPS_AT_ONCE, int(len(own_ns) / waits) // (FEWEST + 1)), 1))
+            found.append(np.diff(own_ns[::at_once]) * (waits / at_once))
+    return found
 
 
 def _counts(step: Recorded) -> dict[str, float]:

@@ -36,6 +36,7 @@ from microbench.diagnosis.owners import (
     LOCK,
     MAIN_AT,
     NAMELESS,
+    REQUESTS,
     WAITING,
     Owner,
     owners,
@@ -741,7 +742,9 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         title = f"{name[0].upper()}{name[1:]} takes {as_time(each(diagnosis, most.seconds))} of each step: {place}"
     elif most is not None:
         title += f", most of it in {plain(most.name)}: {plain(most.most, LONGEST_NAME)}"
-    if most is not None and most.name in (AWAITS, LOADER):
+    if most is not None and most.name == REQUESTS:
+        change = "Nothing is slow: send more requests at once, answer several in one batch, or let others use this GPU"
+    elif most is not None and most.name in (AWAITS, LOADER):
         change = f"{f'A batch comes {pace}. ' if pace else ''}Give it {HELPS[most.name]}"
     elif pace:
         change = f"It waits for what comes {pace}: more workers help a loader; a camera or a timer sets the pace"

@@ -38,7 +38,7 @@ class Loops:
         self._write, self._ahead_ns, self._shared = write, ahead_ns, shared
         self._lock = _thread.allocate_lock()
         self._ended = False
-        self._in_window, self._anew_ns = 1, 0  # when turns were last noted anew
+        self._in_window, self._anew_ns = 1, 0  # as the library said last; when turns were last noted anew
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
         self._dynamo: Any = None  # of PyTorch, which compiles Python frames
@@ -52,12 +52,12 @@ class Loops:
         self._texts: list[bytes] = []
 
     def run(self) -> None:
-        """Observe loops from the first kernel until ``finish``. What goes wrong ends this and not the program."""
+        """Observe loops from the first launch until ``finish``. What goes wrong ends this and not the program."""
         monitoring = self._monitoring
         if monitoring is None:
             return
         with contextlib.suppress(Exception):
-            while not self._shared.first_thread:
+            while not self._shared.has_launched:
                 time.sleep(EVERY_S)
                 if self._ended:
                     return

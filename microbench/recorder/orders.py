@@ -33,7 +33,7 @@ class Orders:
         self._number = 0
 
     def record(self, window_s: float, pause_s: float, into: Path, wait: Callable[[float], bool]) -> list[Path]:
-        """Order one recording: everything in the first ``window_s`` from the first kernel on, and waits and turns in
+        """Order one recording: everything in the first ``window_s`` from the first launch on, and waits and turns in
         ``pause_s`` after it. Gives its files, one a process that was recorded, moved into a folder and named by the
         number of the recording. ``wait`` waits some seconds; it returns whether to end at once."""
         self._order(window_s)

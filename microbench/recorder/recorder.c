@@ -110,9 +110,9 @@ enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
 #define LONGEST_WINDOW_S 8.0
 #define LONGEST_PAUSE_S 60.0
 /* Something is looked at every LOOK_S. At the end of a window kernels that were launched in it may still run: how many
- * looks they are waited for, at most and while none ends. */
+ * looks they are waited for: at most, while none ends, and after the last replay has begun. */
 #define LOOK_S 0.05
-enum { DRAIN_LOOKS = 200, STALLED_LOOKS = 12, LATE_LOOKS = 600 };
+enum { DRAIN_LOOKS = 200, STALLED_LOOKS = 12, WHOLE_LOOKS = FLUSH_MS / 50, LATE_LOOKS = 600 };
 #define WITHIN_S 0.001 /* in which a callback that has begun ends */
 #define BEHIND_S 1.0   /* in which CUPTI hands over what has ended */
 
@@ -215,24 +215,24 @@ static atomic_bool locked_out;
 
 /* The correlation of the first call that this recording has. */
 static _Atomic uint64_t first_call;
-/* Of this window: kernels launched, and how many of them have a record by now; the correlations of the last graph that is
- * replayed, of the last one that has a record by now, of the first launch of either, and of the last call. In a pause
- * last_counted is the correlation of the last call whose work counts, and otherwise 0. */
-static _Atomic uint64_t launched, finished, replayed, ran, first_launch, last_call, last_counted;
+/* Of this window: kernels launched, and how many of them have a record by now; records of graphs; the correlations of the
+ * last graph that is replayed, of the last one that has a record by now, of the first launch of either, and of the last
+ * call. In a pause last_counted is the correlation of the last call whose work counts, and otherwise 0. */
+static _Atomic uint64_t launched, finished, nodes, replayed, ran, first_launch, last_call, last_counted;
 
 static pthread_mutex_t turns = PTHREAD_MUTEX_INITIALIZER; /* of what follows; the other two may be taken within it */
 static bool heard[2][MOST_CALLS];     /* calls that are recorded now */
-static bool quiet;                    /* CUPTI is off */
+static bool hears;                    /* some are */
 static bool last_window;              /* no other follows */
 static unsigned window;
 static _Atomic uint64_t window_begin_ns;
 static double window_s, every_s;      /* of the settings; 0 where windows grow */
 
-/* What Python shares: the thread that launched first; whether a window is open; and whether it answers which line calls.
+/* What Python shares: whether anything was launched; whether a window is open; and whether it answers which line calls.
  * Then the call that asks: its state (NOBODY to ANSWERED), and whether its thread turned out to run no Python. Then
  * whether Python ends the recording after its time; and of the call that asks its thread and its begin. */
 EXPORTED struct {
-    _Atomic uint32_t first_thread, window_open, answers, asks, no_python, ends_it;
+    _Atomic uint32_t has_launched, window_open, answers, asks, no_python, ends_it;
     _Atomic uint64_t thread, at_ns;
 } microbench_shared;
 enum { NOBODY, ABOUT_TO_ASK, ASKS, LOOKED_AT, ANSWERED };
@@ -435,7 +435,10 @@ static void keep_records(uint8_t *buffer, size_t valid_bytes, bool left) {
         Row *row = &next_cell()->row;
         if (!fill(row, record) || (ending && row->end_ns == 0) || (last && row->correlation > last) || row->correlation < least)
             waiting--;
-        else if (row->graph && row->correlation > READ(ran)) SET(ran, row->correlation);
+        else if (row->graph) {
+            nodes++;
+            if (row->correlation > READ(ran)) SET(ran, row->correlation);
+        }
         if (waiting >= FULL_CELLS) write_cells();
         if (stopped) return;
     }
@@ -648,7 +651,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
             .kind = CUDA_EVENT, .end_ns = 1, .correlation = data->correlation, .stream = stream, .size = event};
     else if (action & (LAUNCHES | REPLAYS)) {
         if (!READ(first_launch)) SET(first_launch, data->correlation);
-        if (!READ(microbench_shared.first_thread)) SET(microbench_shared.first_thread, thread);
+        SET(microbench_shared.has_launched, true);
         if (action & REPLAYS) SET(replayed, data->correlation);
         else SET(launched, READ(launched) + 1);
     } else if (type)
@@ -714,8 +717,12 @@ static bool succeeded(int status, const char *call) {
 
 enum { NO_CALLS, WAITS, ALL_CALLS };
 
-/* Let these calls be recorded from now on, and no others. */
+/* Let these calls be recorded from now on, and no others. If a callback ended while a thread is within its call, CUPTI
+ * would never again tell of the begin of a call in this thread, unless it records calls itself meanwhile (H200, CUPTI
+ * 13.0). Nobody keeps those records. */
 static void record_calls(int which) {
+    bool ends = hears && which != ALL_CALLS;
+    for (size_t api = 0; ends && api < COUNT(CALLS); api++) cupti.enable(CALLS[api]);
     for (size_t api = 0; api < COUNT(APIS); api++)
         for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++) {
             uint8_t action = actions[APIS[api].domain - 1][cbid];
@@ -724,15 +731,13 @@ static void record_calls(int which) {
             if (*now != wanted) cupti.enable_callback(wanted, subscriber, APIS[api].domain, cbid);
             *now = wanted;
         }
+    hears = which != NO_CALLS;
+    for (size_t api = 0; ends && api < COUNT(CALLS); api++) cupti.disable(CALLS[api]);
 }
 
-/* End the records of CUPTI; of the calls only these are recorded from now on. If a callback ends while a thread is within
- * its call, CUPTI never tells of the begin of any call of this thread again, unless it records calls itself meanwhile
- * (H200, CUPTI 13.0). Nobody keeps those records. */
+/* End the records of CUPTI; of the calls only these are recorded from now on. */
 static void disable(int calls_left) {
-    for (size_t api = 0; api < COUNT(CALLS); api++) cupti.enable(CALLS[api]);
     record_calls(calls_left);
-    for (size_t api = 0; api < COUNT(CALLS); api++) cupti.disable(CALLS[api]);
     for (size_t place = 0; place < COUNT(KINDS); place++)
         if (enabled[KINDS[place]]) cupti.disable(KINDS[place]);
 }
@@ -749,11 +754,9 @@ static bool enable(void) {
 /* Begin the next window. Returns false if there is none. The later of two facts with one name counts. */
 static bool begin_window(unsigned number) {
     pthread_mutex_lock(&turns);
-    bool goes_on = !over(number) && !last_window;
+    bool goes_on = !over(number) && !last_window && enable();
     if (goes_on) {
-        if (quiet) enable();
-        quiet = false;
-        launched = finished = replayed = ran = first_launch = last_counted = held_ns = 0;
+        launched = finished = nodes = replayed = ran = first_launch = last_counted = held_ns = 0;
         window++;
         window_begin_ns = now_ns();
         microbench_shared.window_open = 1;
@@ -768,22 +771,19 @@ static bool begin_window(unsigned number) {
  * made XLA's kernels fail while they ran (H100, CUPTI 13.0). */
 static bool end_window(unsigned number) {
     pthread_mutex_lock(&turns);
-    bool goes_on = !over(number);
-    if (!goes_on || !microbench_shared.window_open) {
-        pthread_mutex_unlock(&turns);
-        return goes_on;
-    }
     uint64_t end_ns = now_ns(), before = UINT64_MAX;
-    microbench_shared.window_open = 0;
-    last_counted = UINT32_MAX;
-    doze(WITHIN_S);
-    last_counted = last_call ? last_call : 1;
-    give_fact("window.%u=%llu-%llu", window, (unsigned long long)window_begin_ns, (unsigned long long)end_ns);
+    if (!over(number) && microbench_shared.window_open) {
+        microbench_shared.window_open = 0;
+        last_counted = UINT32_MAX;
+        doze(WITHIN_S);
+        last_counted = last_call ? last_call : 1;
+        give_fact("window.%u=%llu-%llu", window, (unsigned long long)window_begin_ns, (unsigned long long)end_ns);
+    }
     pthread_mutex_unlock(&turns);
-    for (int looks = 0, idle = 0; looks < DRAIN_LOOKS && runs() && !over(number); looks++) {
-        idle = finished + ran == before ? idle + 1 : 0;
-        before = finished + ran;
-        if (idle > STALLED_LOOKS) break;
+    for (int looks = 0, idle = 0; looks < DRAIN_LOOKS && !over(number); looks++) {
+        idle = finished + nodes == before ? idle + 1 : 0;
+        before = finished + nodes;
+        if (idle > STALLED_LOOKS || (!runs() && (!replayed || idle > WHOLE_LOOKS))) break;
         doze(LOOK_S);
     }
     return !over(number);
@@ -795,7 +795,6 @@ static bool be_quiet(unsigned number) {
     bool goes_on = !over(number);
     if (goes_on) {
         disable(WAITS);
-        quiet = true;
         give_fact("quiet.%u=%llu", window, (unsigned long long)now_ns());
     }
     pthread_mutex_unlock(&turns);
@@ -803,7 +802,7 @@ static bool be_quiet(unsigned number) {
 }
 
 /* Begin and end one window after the other. The first one has begun with the recording. The time of a window counts from
- * its first kernel, so that a program that is idle meanwhile is not missed. */
+ * its first launch, so that a program that is idle meanwhile is not missed. */
 static void *take_turns(void *about) {
     unsigned number = (uintptr_t)about;
     bool grow = window_s <= 0;
@@ -1002,9 +1001,9 @@ static void clear(void) {
     if (generation) memset(seen_names, 0, sizeof seen_names);
     file = -1;
     written_bytes = failure = waiting = waiting_calls = window = 0;
-    launched = finished = replayed = ran = first_call = first_launch = last_call = last_counted = dropped_calls = 0;
-    ending = locked_out = quiet = last_window = false;
-    microbench_shared.first_thread = 0;
+    launched = finished = nodes = replayed = ran = first_call = first_launch = last_call = last_counted = dropped_calls = 0;
+    ending = locked_out = hears = last_window = false;
+    microbench_shared.has_launched = 0;
     microbench_shared.answers = microbench_shared.asks = held_ns = 0;
     microbench_shared.window_open = 1;
     generation++;
@@ -1169,7 +1168,7 @@ static bool watch_has_ended(void) {
 }
 
 /* Return when `microbench watch` has ended; or, when what was submitted until then is recorded, after it has ordered the
- * end, or, unless it is 0, so many seconds after the first kernel. */
+ * end, or, unless it is 0, so many seconds after the first launch. */
 EXPORTED void microbench_wait(double seconds) {
     unsigned number = generation;
     struct timespec began = {0}, now;
@@ -1190,7 +1189,7 @@ EXPORTED void microbench_wait(double seconds) {
     if (in_a_window) doze(BEHIND_S);
     /* CUPTI keeps records back while others in their buffer are not complete, as those of XLA's graphs are until the
      * exit of the process (H200, CUPTI 13.0). */
-    for (int looks = 0; looks < LATE_LOOKS && finished < launched && !over(number); looks++) {
+    for (int looks = 0; looks < (finished < launched ? LATE_LOOKS : runs() ? STALLED_LOOKS : 0) && !over(number); looks++) {
         if (watch_has_ended()) return;
         doze(LOOK_S);
     }
@@ -1232,7 +1231,7 @@ EXPORTED int microbench_take_process(void) {
 
 /* Programs that CUDA's driver loads this into. */
 
-static double ends_after_s; /* the first kernel */
+static double ends_after_s; /* the first launch */
 
 /* The milliseconds of a variable of the environment in seconds; 0 without it. */
 static double seconds_of(const char *name) {

@@ -32,7 +32,7 @@ class Shared(ctypes.Structure):
     """What the library and Python tell each other; see recorder.c."""
 
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("first_thread", "window_open", "answers")),
+        *((name, ctypes.c_uint32) for name in ("has_launched", "window_open", "answers")),
         *((name, ctypes.c_uint32) for name in ("asks", "no_python", "ends_it")),
         ("thread", ctypes.c_uint64), ("at_ns", ctypes.c_uint64),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ ASSUMED_BEHIND = 0.1
 # A window lasts so many steps, within these limits. Behind it CUPTI tells of its last kernels, and then waits and turns
 # are recorded for half as long.
 STEPS, SHORTEST_S, LONGEST_S = 20, 0.5, 8.0
-SETTLING_S, BEHIND, SHORTEST_BEHIND_S = 0.3, 0.5, 0.5
+SETTLING_S, BEHIND, SHORTEST_BEHIND_S = 0.4, 0.5, 0.5
 LEAST_BETWEEN_S = 10.0  # a diagnosis takes a second of another processor
 # What is not used is saved for so long, and what an attached recording took is paid back in no more.
 SAVED_S = 3600.0
@@ -44,7 +44,8 @@ class Budget:
     @property
     def window_s(self) -> float:
         """How long the next window is: no longer than half of what can be saved pays for."""
-        affordable_s = self.share * SAVED_S / 2 / (self._expected() + BEHIND * self._behind)
+        fixed_s, each = self._cost_s(0.0, self._expected()), self._expected() + BEHIND * self._behind
+        affordable_s = (self.share * SAVED_S / 2 - fixed_s) / each
         return min(self._wanted_s, max(affordable_s, SHORTEST_S))
 
     def add(self, windows: Sequence[Window], window_s: float, now_s: float, *, seen: bool) -> None:

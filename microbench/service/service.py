@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import percent, plain
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 NICE = 19
 LOOK_S = 1.0
+LEAST_LAUNCHES = 20  # without one kernel, where CUPTI gives none
 MOST_LOGGED = 16 << 20  # bytes; then the older half is dropped
 
 
@@ -130,7 +132,7 @@ class Service:
             except Exception as error:  # noqa: BLE001  (whatever one recording holds, the watch goes on for weeks)
                 self._tell(f"a recording is left out: {plain(str(error) or type(error).__name__)}")
             last_s = time.monotonic()
-            budget.add(windows, window_s, last_s, seen=any(path.exists() for path in files))
+            budget.add(windows, window_s, last_s, seen=bool(self._silent) or any(path.exists() for path in files))
             self.lost = budget.lost(last_s)
             reasons = self._new_reasons()
             running = {plain(path.stem) for path in self.now.glob(f"*{ENDING}")}
@@ -161,13 +163,15 @@ class Service:
         try:
             trace = read(path)
             found = None
-            if len(trace.work):
+            launches, _, submits = launches_of(trace)
+            silent = np.count_nonzero(launches) >= LEAST_LAUNCHES and not (launches & submits).any()
+            if len(trace.work) and not silent:
                 found = diagnose(trace, self._costs.fit, None, self._costs.gpu, elsewhere=self._costs.elsewhere)
         except (MicrobenchError, OSError):
             return None
         if found is None:
             path.unlink(missing_ok=True)
-            if launches_of(trace)[0].any():
+            if silent:
                 cause = f"CUPTI gives no kernels of {process} any more"
                 self._silent.append(Reason(cause, "start the program again, on a GPU that few processes share"))
             return None
