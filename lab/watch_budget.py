@@ -65,7 +65,7 @@ def run(out: Path, seconds: float, what: str) -> dict[str, Any]:
 
 
 def judged(folder: Path, truth: Path, began_ns: int, asked_ns: int) -> dict[str, Any]:
-    """The loss by the program's own clock, and the idle time by cause of the windows and of the long recording."""
+    """What recording took by the program's own clock, and the shares of idle time in windows and in the long one."""
     stamps = np.array(json.loads(truth.read_text())["stamps_ns"], np.int64)
     begin_ns, end_ns = max(began_ns, int(stamps[0])), asked_ns - int(BEFORE_S * 1e9)
     recorded = []

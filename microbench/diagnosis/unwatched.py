@@ -107,11 +107,10 @@ def _between_waits(whole: Trace, pauses: list[Pause], window: Trace, steps: Step
     ends_ns = window.syncs["end_ns"][window.syncs["kind"] != ON_GPU]
     waits = np.count_nonzero((ends_ns >= begin_ns) & (ends_ns < end_ns)) / steps.count
     others_ns, found = np.array(whole.other_waits_ns, np.int64), []
-    for pause in pauses:
+    for pause in pauses if waits else ():
         own_ns = others_ns[(others_ns > pause.begin_ns) & (others_ns < pause.end_ns)]
-        if waits:
-            at_once = math.ceil(waits * max(min(STEPS_AT_ONCE, int(len(own_ns) / waits) // (FEWEST + 1)), 1))
-            found.append(np.diff(own_ns[::at_once]) * (waits / at_once))
+        at_once = math.ceil(waits * max(min(STEPS_AT_ONCE, int(len(own_ns) / waits) // (FEWEST + 1)), 1))
+        found.append(np.diff(own_ns[::at_once]) * (waits / at_once))
     return found
 
 

@@ -80,7 +80,7 @@ class Loops:
                 time.sleep(EVERY_S)
 
     def _follow(self) -> None:
-        """Note the turns of fast loops anew when a window or a pause begins, and now and then in a pause."""
+        """Note turns of fast loops again when a window or a pause begins, and now and then in a pause."""
         in_window, now_ns = self._shared.window_open, time.monotonic_ns()
         anew = in_window != self._in_window or (not in_window and now_ns - self._anew_ns > AGAIN_NS)
         self._in_window = in_window
@@ -144,7 +144,7 @@ class Loops:
         return self._monitoring.DISABLE if fast else None
 
     def _first(self, code: Any, offset: int, target: int) -> None:
-        """What is done at a first turn. It is Python code that torch.compile must not take for the program's."""
+        """Note a loop at its first turn. torch.compile must not take this code for the program's."""
         before: Any = None
         with contextlib.suppress(Exception):
             before = self._dynamo.eval_frame.set_eval_frame(None)
