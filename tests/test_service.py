@@ -303,7 +303,7 @@ def test_a_folder_of_somebody_else_is_refused(private: Path) -> None:
         run_folder()
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_hostile_bytes_change_nothing(private: Path, door: Door, count: int) -> None:
     (path,) = private.iterdir()
     chance = random.Random(count)
