@@ -15,7 +15,7 @@ from command_line import call
 import microbench as mb
 from microbench.core.errors import ExitCode
 from microbench.core.units import about_size, as_time, quantity
-from microbench.explain.constants import SOURCES, _first
+from microbench.explain.constants import SOURCES, _between, _first
 
 SCHEMA = Path(__file__).parent.parent / "docs" / "constants.schema.json"
 RUN = "nvidia-h200"
@@ -98,8 +98,12 @@ def test_pinning_pays_from_the_size_that_the_table_has(known: mb.MachineConstant
     for place, direction in ((2, "h2d"), (3, "d2h")):
         for often in (1, 10, 100):
             paid = [row for row in rows if row[place] != "never" and int(row[place]) <= often]
-            least = int(paid[0][0]) << {"KiB": 10, "MiB": 20}[paid[0][1]] if paid else math.inf
-            assert known[f"link.{direction}_register_from.{often}"].value == least
+            first = rows.index(paid[0]) if paid else len(rows)
+            sizes = [int(row[0]) << {"KiB": 10, "MiB": 20}[row[1]] for row in rows]
+            one = known[f"link.{direction}_register_from.{often}"]
+            assert (one.low, one.high) == ([0, *sizes][first], [*sizes, math.inf][first])
+            assert one.low < one.value <= one.high
+            assert (one.value in sizes) == (first == 0)
 
 
 @pytest.mark.parametrize(("flags", "value", "low", "high"), [
@@ -116,6 +120,17 @@ def test_a_crossover_is_where_all_that_follows_agrees(flags: Any, value: float, 
 def test_a_crossover_may_be_one_up_to_a_size(simulated: Path) -> None:
     batched = mb.constants(simulated)["link.h2d_batched_up_to.256"]
     assert (batched.value, batched.low, batched.high) == (4096, 4096, math.inf)  # nothing larger was measured
+
+
+@pytest.mark.parametrize(("gained", "value"), [
+    ((-3, -1, 1, 5), 30),
+    ((-3, 2, -1, 4), 48),  # the last that gains nothing counts
+    ((1, 2, 3, 4), 10),
+    ((-1, -2, -3, -4), math.inf),
+])  # fmt: skip
+def test_a_crossover_lies_on_a_line_between_two_sizes(gained: tuple[int, ...], value: float) -> None:
+    tested = [(at, won > 0, won > 0, won > 0) for at, won in zip((10, 20, 40, 80), gained, strict=True)]
+    assert _between(_first(tested, ["row"]), tested, gained).value == value
 
 
 def test_intervals_hold_their_values_and_every_name_has_a_source(known: mb.MachineConstants) -> None:

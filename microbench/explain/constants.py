@@ -1,7 +1,7 @@
 """Constants of a machine that other libraries read: the figures that screens and predictions quote, by name.
 
-A crossover is a size, or a number of kernels: the smallest that was tested from which on one way is better than
-another (infinity: never), or the largest up to which it is (0: never).
+A crossover is a size, or a number of kernels, from which on one way is better than others (infinity: never), or up to
+which it is (0: never). Between two tested sizes times are straight lines.
 """
 
 import itertools
@@ -48,7 +48,7 @@ SOURCES = {
     "link_latency": "link.*_call link.*_way",
     "link_pinning": "link.pin.* link.unpin.* link.*_register_from.* link.*_allocate_pinned_from.*",
     "link_chunks": "link.h2d_chunked_from.*",
-    "link_batch": "link.h2d_batched_up_to.* link.h2d_gathered_up_to.*",
+    "link_batch": "link.h2d_batched_up_to.* link.h2d_batched_from.* link.h2d_gathered_up_to.*",
     "memory_allocate": "memory.allocate.* memory.free.* memory.pool_from",
     "memory_stream": "memory.*.fp* memory.*.int8*",
     "gemm_throughput": "compute.*",
@@ -72,30 +72,34 @@ ROWS = (
 
 COPIES, BATCH = ("link_copy", "bandwidth_host", "size_bytes"), ("link_batch", "bandwidth", "piece_bytes")
 Way = Mapping[str, str | int]
-# Two ways of a benchmark over an axis of bytes, the better one first, as values of other axes.
-CROSSOVERS: tuple[tuple[str, tuple[str, str, str], Way, Way, str], ...] = (
+# A way of a benchmark that is better than others over an axis of bytes, as values of other axes.
+CROSSOVERS: tuple[tuple[str, tuple[str, str, str], Way, tuple[Way, ...], str], ...] = (
     (
-        "link.{direction}_pinned_from", COPIES, {"memory": "pinned"}, {"memory": "pageable"},
+        "link.{direction}_pinned_from", COPIES, {"memory": "pinned"}, ({"memory": "pageable"},),
         "copies from which on memory that is pinned already is faster than pageable",
     ),
     (
-        "link.{direction}_registered_from", COPIES, {"memory": "registered"}, {"memory": "pageable"},
+        "link.{direction}_registered_from", COPIES, {"memory": "registered"}, ({"memory": "pageable"},),
         "copies from which on memory that is registered already is faster than pageable",
     ),
     (
         "link.h2d_chunked_from.{work}", ("link_chunks", "bandwidth", "size_bytes"), {"chunks": 16, "streams": 2},
-        {"chunks": 1, "streams": 1}, "buffers from which on 16 pieces on two streams are faster than one",
+        ({"chunks": 1, "streams": 1},), "buffers from which on 16 pieces on two streams are faster than one",
     ),
     (
-        "link.h2d_batched_up_to.{pieces_copied}", BATCH, {"way": "batched"}, {"way": "loop"},
+        "link.h2d_batched_up_to.{pieces_copied}", BATCH, {"way": "batched"}, ({"way": "loop"},),
         "pieces up to which one batched call is faster than a call for each",
     ),
     (
-        "link.h2d_gathered_up_to.{pieces_copied}", BATCH, {"way": "gather"}, {"way": "loop"},
-        "pieces up to which a kernel that gathers them is faster than a call for each",
+        "link.h2d_batched_from.{pieces_copied}", BATCH, {"way": "batched"}, ({"way": "loop"},),
+        "pieces from which on one batched call is faster than a call for each",
     ),
     (
-        "memory.pool_from", ("memory_allocate", "allocate", "size_bytes"), {"way": "pool"}, {"way": "malloc"},
+        "link.h2d_gathered_up_to.{pieces_copied}", BATCH, {"way": "gather"}, ({"way": "loop"}, {"way": "batched"}),
+        "pieces up to which a kernel that gathers them is faster than one batched call and a call for each",
+    ),
+    (
+        "memory.pool_from", ("memory_allocate", "allocate", "size_bytes"), {"way": "pool"}, ({"way": "malloc"},),
         "blocks from which on a stream-ordered pool is faster than the driver's allocation",
     ),
 )  # fmt: skip
@@ -173,13 +177,25 @@ Tested = tuple[int, bool, bool, bool]
 def _first(tested: Sequence[Tested], rows: Iterable[str], before: float = 0.0, never: float = math.inf) -> Constant:
     """The first from which on all are so, else ``never``. It lies behind the last that is surely not so, or
     ``before`` all, and not behind the first from which on all surely are."""
-
-    def first(flag: int) -> int:
-        return next((place for place in range(len(tested), 0, -1) if not tested[place - 1][flag]), 0)
-
     ends = [before, *(float(at) for at, *_ in tested), never]
-    low, high = sorted((ends[first(2)], ends[first(3) + 1]))
-    return Constant(ends[first(1) + 1], low, high, tuple(dict.fromkeys(rows)))
+    low, high = sorted((ends[_last_without(tested, 2)], ends[_last_without(tested, 3) + 1]))
+    return Constant(ends[_last_without(tested, 1) + 1], low, high, tuple(dict.fromkeys(rows)))
+
+
+def _last_without(tested: Sequence[Tested], flag: int) -> int:
+    """The place of the last without a flag, counted from 1; 0 if all have it."""
+    return next((place for place in range(len(tested), 0, -1) if not tested[place - 1][flag]), 0)
+
+
+def _between(found: Constant, tested: Sequence[Tested], gained: Sequence[float]) -> Constant:
+    """A crossover where a straight line between what is gained by the last that is not so and by the next is 0."""
+    place = _last_without(tested, 1)
+    if not 0 < place < len(tested):
+        return found
+    (before, *_), (behind, *_) = tested[place - 1 : place + 1]
+    lost, won = -gained[place - 1], gained[place]
+    value = before + (behind - before) * (lost / (lost + won) if lost + won else 1.0)
+    return Constant(float(round(min(max(value, found.low), found.high))), found.low, found.high, found.rests_on)
 
 
 def _graphs_that_pay(evidence: Evidence) -> Iterator[Named]:
@@ -200,19 +216,23 @@ def _graphs_that_pay(evidence: Evidence) -> Iterator[Named]:
 
 
 def crossovers(evidence: Evidence) -> Iterator[Named]:
-    """From which size on, or up to which one, one way is better than another."""
-    for pattern, (benchmark, metric, axis), better, than, what in CROSSOVERS:
-        for name, named in _by_name(pattern, evidence.rows(benchmark, metric, **than)).items():
+    """From which size on, or up to which one, one way is better than others."""
+    for pattern, (benchmark, metric, axis), better, others, what in CROSSOVERS:
+        for name, named in _by_name(pattern, evidence.rows(benchmark, metric, **others[0])).items():
             same = {each: named.params[each] for each in re.findall(r"{(\w+)}", pattern)}
-            first, second = (dict(evidence.curve(benchmark, metric, axis, **same, **way)) for way in (better, than))
-            up_to, sign = "_up_to" in name, -1 if named.metric.kind == "time" else 1
-            sizes = sorted(first.keys() & second.keys(), reverse=up_to)
-            wins = {at: sign * first[at].value > sign * second[at].value for at in sizes}
-            alike = {at: first[at].interval.overlaps(second[at].interval) for at in sizes}
-            tested = [(at, wins[at], wins[at] or alike[at], wins[at] and not alike[at]) for at in sizes]
-            outside = (math.inf, 0.0) if up_to else (0.0, math.inf)
-            found = _first(tested, rests_on(*(way[at] for at in sizes for way in (first, second))), *outside)
-            yield Named(name, found, "B", what)
+            curves = [dict(evidence.curve(benchmark, metric, axis, **same, **way)) for way in (better, *others)]
+            up_to, timed = "_up_to" in name, named.metric.kind == "time"
+            tested, gained, rows = [], list[float](), list[Row]()
+            for at in sorted(set.intersection(*map(set, curves)), reverse=up_to):
+                seconds = [curve[at].value if timed else at / curve[at].value for curve in curves]
+                best = min(range(1, len(curves)), key=seconds.__getitem__)
+                alike = curves[0][at].interval.overlaps(curves[best][at].interval)
+                gained.append(seconds[best] - seconds[0])
+                wins = gained[-1] > 0
+                tested.append((at, wins, wins or alike, wins and not alike))
+                rows += [curve[at] for curve in curves]
+            found = _first(tested, rests_on(*rows), *((math.inf, 0.0) if up_to else (0.0, math.inf)))
+            yield Named(name, _between(found, tested, gained), "B", what)
 
 
 def _pinned(evidence: Evidence) -> Iterator[Named]:
@@ -220,13 +240,14 @@ def _pinned(evidence: Evidence) -> Iterator[Named]:
     choices = link_facts.choices(evidence)
     for way, direction, often in itertools.product(link_facts.PINNING, link_facts.DIRECTIONS, COPIED):
         known = [one for one in choices if one.way == way and direction in one.saved_s]
+        gained = [often * one.saved_s[direction] - one.extra_s for one in known]
         pays = [one.paid.get(direction, math.inf) <= often for one in known]
         tested = [(one.size_bytes, so, so, so) for one, so in zip(known, pays, strict=True)]
         found = _first(tested, rests_on(*(row for one in known for row in one.rows)))
         to, name = link_facts.DIRECTIONS[direction], {"allocate": "allocate_pinned"}.get(way, way)
         copied = f"{counted(often, 'copy', 'copies')} {to}"
         what = f"buffers from which on memory {link_facts.PINNING[way]} has paid after {copied}"
-        yield Named(f"link.{direction}_{name}_from.{often}", found, "B", what)
+        yield Named(f"link.{direction}_{name}_from.{often}", _between(found, tested, gained), "B", what)
 
 
 def _rates(evidence: Evidence) -> Iterator[Named]:

@@ -6,7 +6,6 @@ from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, list
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, counted, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
-from microbench.explain.constants import crossovers
 from microbench.model.constants import BATCHED
 
 WIDE = 0.25  # the error at one size above which a fit counts as poor
@@ -152,21 +151,19 @@ def batch(evidence: Evidence) -> Finding | None:
     )
     if best not in gains:
         return None
-    known, beats = {one.name: one.constant.value for one in crossovers(evidence)}, []
-    for other, (name, _, of) in BATCHED.items():
+    beats = []
+    for other, (name, _) in BATCHED.items():
         if sizes := sorted(at for one, pieces, at in gains if (one, pieces) == (other, count)):
-            most = known[f"link.h2d_{of}_up_to.{count}"]
-            again = listed([size(at) for at in sizes if at > most and gains[other, count, at] > 1])
-            places = [f"up to {size(round(most))}"] * (most > 0) + [f"at {again}"] * bool(again)
-            where = "at every tested size" if most == sizes[-1] else " and ".join(places) or "at no tested size"
-            beats.append(f"{name} {where}")
+            won = [size(at) for at in sizes if gains[other, count, at] > 1]
+            where = "every tested size" if len(won) == len(sizes) else listed(won) or "no tested size"
+            beats.append(f"{name} at {where}")
     text = f"Faster than a copy for each piece: {'; '.join(beats)}."
     counts = {case[1]: gain > 1 for case, gain in gains.items() if case[::2] == best[::2]}
     loses = max((pieces for pieces, faster in counts.items() if not faster), default=0)
     if len(counts) > 1 and loses < max(counts):
         fewest = min(pieces for pieces in counts if pieces > loses)
         text += f" With pieces of {size(piece_bytes)}, {BATCHED[way][0]} is faster from {fewest} pieces on."
-    pays = [how for other, (_, how, _) in BATCHED.items() if 1 - 1 / gains.get((other, *best[1:]), 1.0) > WORTH]
+    pays = [how for other, (_, how) in BATCHED.items() if 1 - 1 / gains.get((other, *best[1:]), 1.0) > WORTH]
     limit, rate = evidence.ceiling(by_case[best]), quantity(by_case[best].value, "B/s")
     title = f"{count} pieces of {size(piece_bytes)} reach {rate} by {BATCHED[way][0]}"
     title += f", {times(gains[best])} a loop of copies"

@@ -557,10 +557,10 @@ def making_of(graph_sizes: Sequence[int], measured: Sequence[tuple[int, Constant
     return combined([(factor, constant) for factor, constant in zip(counted, constants, strict=True) if factor])
 
 
-# Ways of many small copies without a call for each, how to have them, and their names among constants of machines.
+# Ways of many small copies without a call for each, and how to have them.
 BATCHED = {
-    "gather": ("one gathering kernel", "a kernel that gathers them from pinned memory", "gathered"),
-    "batched": ("one batched call", "one cudaMemcpyBatchAsync (CUDA 12.8 or newer)", "batched"),
+    "gather": ("one gathering kernel", "a kernel that gathers them from pinned memory"),
+    "batched": ("one batched call", "one cudaMemcpyBatchAsync (CUDA 12.8 or newer)"),
 }
 
 
