@@ -51,7 +51,7 @@ LINES = {
     "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 3999,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
-    "explain": 6398,  # functions have ceilings as kernels do; constants for libraries; many small copies
+    "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3400,
     "diagnosis": 7134,  # what changed; largest kernels; what to record anew; who pauses; small copies; a lost window
