@@ -104,6 +104,10 @@ def pausing(*names: str) -> Recorder:
             ("uvicorn/server.py Server.run", "python3.12/selectors.py EpollSelector.select"),
             "Waiting for a request takes 5", "No graph shortens that.", "Nothing is slow",
         ),
+        (
+            ("train.py(9): step", "<built-in function sleep>"),
+            "Waiting in a sleep takes 5", "No graph shortens that.", "No sleep in the loop",
+        ),
     ],
 )  # fmt: skip
 def test_a_pause_in_a_frameworks_operators_is_not_called_the_programs_own(

@@ -43,7 +43,7 @@ LINES = {
     "core": 1526,  # async functions and generators are run
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
-    "recorder": 1771,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
+    "recorder": 1779,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
     "gpu": 8390,
     "meter": 951,
     "experiments": 9939,  # async functions and generators are run; compilers have bounded memory; large outputs
@@ -54,12 +54,12 @@ LINES = {
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3400,
-    "diagnosis": 7134,  # what changed; largest kernels; what to record anew; who pauses; small copies; a lost window
+    "diagnosis": 7136,  # what changed; largest kernels; what to record anew; who pauses; small copies; a lost window
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8103,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2351,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
-    "service": 751,  # watching for hours: budget, metrics, alerts, who may ask
+    "service": 771,  # watching for hours: budget, metrics, alerts, who may ask
     "cli": 2666,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}

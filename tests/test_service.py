@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +248,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def door(private: Path) -> Iterator[Door]:
-    opened = Door(lambda for_s: {"files": [f"{for_s:g}"], "processes": 1})
+    opened = Door(lambda for_s, _: {"files": [f"{for_s:g}"], "processes": 1})
     opened.open()
     yield opened
     opened.close()
@@ -324,6 +324,25 @@ def test_hostile_bytes_change_nothing(private: Path, door: Door, count: int) -> 
     assert b"files" in talk(path, right)
 
 
+def test_a_door_knows_who_still_waits(private: Path) -> None:
+    wanted: list[bool] = []
+
+    def record(_: float, wants: Callable[[], bool]) -> Mapping[str, Any]:
+        began_s = time.monotonic()
+        wanted.append(wants())
+        assert time.monotonic() - began_s < PATIENCE_S / 2, "it waits for nothing"
+        return {"files": []}
+
+    door = Door(record)
+    door.open()
+    try:
+        assert ask(os.getpid(), 5) == {"files": []}
+        talk(next(private.iterdir()), b'{"for_s": 5}\n')  # sends no more
+    finally:
+        door.close()
+    assert wanted == [True, False]
+
+
 def test_guests_who_say_nothing_do_not_keep_others_out(private: Path, door: Door) -> None:
     (path,) = private.iterdir()
     with contextlib.ExitStack() as stack:
@@ -344,7 +363,7 @@ def test_guests_who_say_nothing_do_not_keep_others_out(private: Path, door: Door
 def test_sockets_of_killed_watches_go(private: Path) -> None:
     run_folder()
     (private / "4194305.sock").touch()  # no process has this number
-    Door(lambda _: {}).close()
+    Door(lambda *_: {}).close()
     assert not list(private.iterdir())
     with pytest.raises(UsageError, match="no microbench watch runs"):
         ask(os.getpid(), 5)
@@ -446,6 +465,24 @@ def test_a_program_that_is_not_python_is_recorded_as_often_as_somebody_asks(plac
             assert "each of 20 kernels" in asked.stderr
         assert len(os.listdir(f"/proc/{watched.pid}/task")) <= 4
         assert watched.end()[0] == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_who_asks_may_stop_asking(place: Place, tmp_path: Path, sign: signal.Signals) -> None:
+    with Watched(place, tmp_path, "--dormant") as watched:
+        asking = [sys.executable, "-m", "microbench", "watch", "--attach", str(watched.pid), "--for", "500s"]
+        with subprocess.Popen(
+            asking, cwd=tmp_path, env=watched.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as guest:
+            while (tmp_path / "kept" / "now" / f"program.py-{watched.pid}.rows").stat().st_size == 0:
+                time.sleep(0.05)
+            guest.send_signal(sign)
+            said, errors = guest.communicate(timeout=60)
+        if sign == signal.SIGINT:  # it gets what was recorded until then
+            assert (guest.returncode, "each of 20 kernels" in errors) == (0, True), said
+        asked = watched.attach("--for", "0.3s")  # nobody has to wait for the rest of the 500 s
+        assert f"{watched.pid}-000002.rows" in asked.stderr
+        assert watched.end()[0] == 7
 
 
 def test_a_killed_watch_leaves_the_program_unharmed(place: Place, tmp_path: Path) -> None:

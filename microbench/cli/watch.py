@@ -207,7 +207,7 @@ def _attach(process: int, for_s: float, step: tuple[float | None, str], *, count
     """Have the watch of a process record it, and print the diagnosis."""
     from microbench.service.door import LONGEST_S, ask
 
-    tell([f"recording for {as_time(for_s)}"], error=True)
+    tell([f"recording for {as_time(for_s)}; Ctrl-C shows what was recorded until then"], error=True)
     answer = ask(process, for_s)
     if not answer["files"]:
         cause = "no process of the command has imported a GPU package or started CUDA"

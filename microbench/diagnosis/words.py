@@ -748,6 +748,8 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         change = f"{f'A batch comes {pace}. ' if pace else ''}Give it {HELPS[most.name]}"
     elif pace:
         change = f"It waits for what comes {pace}: more workers help a loader; a camera or a timer sets the pace"
+    elif most is not None and most.name.startswith(WAITING) and most.helps:
+        change = f"{most.helps[0].upper()}{most.helps[1:]}"
     elif submits:
         change = "Do on the GPU what of it computes on the CPU; a graph saves what only prepares work of the GPU"
     yield Finding(

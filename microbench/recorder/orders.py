@@ -32,12 +32,20 @@ class Orders:
             self._shared = mmap.mmap(file.fileno(), ORDERS.size)
         self._number = 0
 
-    def record(self, window_s: float, pause_s: float, into: Path, wait: Callable[[float], bool]) -> list[Path]:
+    def record(
+        self,
+        window_s: float,
+        pause_s: float,
+        into: Path,
+        wait: Callable[[float], bool],
+        meanwhile: Callable[[float], object] | None = None,
+    ) -> list[Path]:
         """Order one recording: everything in the first ``window_s`` from the first launch on, and waits and turns in
         ``pause_s`` after it. Gives its files, one a process that was recorded, moved into a folder and named by the
-        number of the recording. ``wait`` waits some seconds; it returns whether to end at once."""
+        number of the recording. ``wait`` waits some seconds; it returns whether to end at once. ``meanwhile`` waits for
+        the recording's end; if it returns earlier, the recording ends then."""
         self._order(window_s)
-        wait(window_s + pause_s)
+        (meanwhile or wait)(window_s + pause_s)
         self._order(window_s)
         until_s = time.monotonic() + LONGEST_END_S
         found = []

@@ -47,10 +47,10 @@ def run_folder() -> Path:
 
 
 class Door:
-    """Listens for this process. ``record`` gets how long to record in s, and gives what is answered; it is called from
-    threads."""
+    """Listens for this process. ``record`` gets how long to record in s, and what says whether the asker still wants
+    it; it gives what is answered, and is called from threads."""
 
-    def __init__(self, record: Callable[[float], Mapping[str, Any]]) -> None:
+    def __init__(self, record: Callable[[float, Callable[[], bool]], Mapping[str, Any]]) -> None:
         self._record = record
         folder = run_folder()
         self._path = folder / f"{os.getpid()}.sock"
@@ -110,11 +110,22 @@ class Door:
                 except (ValueError, RecursionError):
                     answer: Mapping[str, Any] = {"error": "the request is not one of microbench watch --attach"}
                 else:
-                    answer = self._record(asked_s)
+                    guest.settimeout(0)
+                    answer = self._record(asked_s, lambda: not _has_closed(guest))
                 guest.settimeout(PATIENCE_S)
                 guest.sendall(json.dumps(answer).encode() + b"\n")
         finally:
             self._guests.release()
+
+
+def _has_closed(side: socket.socket) -> bool:
+    """Whether the other side of a socket that does not block sends no more: it has ended, or was interrupted."""
+    try:
+        return side.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _answers(path: Path) -> bool:
@@ -150,8 +161,8 @@ def _asked(line: bytes) -> float:
 
 
 def ask(process: int, for_s: float) -> dict[str, Any]:
-    """Have the `microbench watch` that runs a process record all its processes for some seconds, and give its answer.
-    Raises UsageError."""
+    """Have the `microbench watch` that runs a process record all its processes for some seconds, or until Ctrl-C, and
+    give its answer. Raises UsageError."""
     if not LEAST_S <= for_s <= LONGEST_S:
         raise UsageError(f"--for {as_time(for_s)} is too short or too long to attach", "--for 5s, of 0.05s to 600s")
     for watch in _with_parents(process):
@@ -162,7 +173,12 @@ def ask(process: int, for_s: float) -> dict[str, Any]:
             try:
                 side.connect(str(path))
                 side.sendall(json.dumps({"for_s": for_s}).encode() + b"\n")
-                answer = json.loads(_line(side, MOST_ANSWERED))
+                try:
+                    line = _line(side, MOST_ANSWERED)
+                except KeyboardInterrupt:
+                    side.shutdown(socket.SHUT_WR)
+                    line = _line(side, MOST_ANSWERED)
+                answer = json.loads(line)
             except ConnectionRefusedError:  # it was killed
                 path.unlink(missing_ok=True)
                 continue

@@ -36,16 +36,17 @@ if TYPE_CHECKING:
     from microbench.service.metrics import Metrics
 
 NICE = 19
-LOOK_S = 1.0
+LOOK_S = 0.5
 LEAST_LAUNCHES = 20  # without one kernel, where CUPTI gives none
 MOST_LOGGED = 16 << 20  # bytes; then the older half is dropped
 
 
 class Request(NamedTuple):
-    """What --attach asks for: how long to record in s, and where the answer goes."""
+    """What --attach asks for: how long to record in s, where the answer goes, and whether nobody wants more of it."""
 
     for_s: float
     answer: queue.SimpleQueue[Mapping[str, Any]]
+    over: threading.Event
 
 
 class Service:
@@ -97,13 +98,16 @@ class Service:
         for folder in (self.now, self._private):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def asked(self, for_s: float) -> Mapping[str, Any]:
-        """Record for so long, and give the files."""
-        request = Request(for_s, queue.SimpleQueue())
+    def asked(self, for_s: float, wanted: Callable[[], bool] = lambda: True) -> Mapping[str, Any]:
+        """Record for so long, or until it is ``wanted`` no more, and give the files."""
+        request = Request(for_s, queue.SimpleQueue(), threading.Event())
         self._asked.put(request)
         while not self._ended.is_set():
             with contextlib.suppress(queue.Empty):
                 return request.answer.get(timeout=LOOK_S)
+            if not wanted():
+                request.over.set()
+        request.over.set()
         return {"error": "the command has ended meanwhile"}
 
     def _run(self) -> None:
@@ -126,7 +130,8 @@ class Service:
             window_s = budget.window_s if request is None else request.for_s
             files, windows, self._silent = list[Path](), list[Window](), []
             try:
-                files = self._orders.record(window_s, behind(window_s), self._folder, self._ended.wait)
+                meanwhile = self._ended.wait if request is None else request.over.wait
+                files = self._orders.record(window_s, behind(window_s), self._folder, self._ended.wait, meanwhile)
                 windows = [one for path in files if (one := self._look(path, asked=request is not None)) is not None]
                 self._tidy(files)
             except Exception as error:  # noqa: BLE001  (whatever one recording holds, the watch goes on for weeks)
