@@ -59,7 +59,7 @@ LINES = {
     "report": 8103,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2351,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
-    "service": 771,  # watching for hours: budget, metrics, alerts, who may ask
+    "service": 778,  # watching for hours: budget, metrics, alerts, who may ask
     "cli": 2666,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}

@@ -163,6 +163,17 @@ def test_a_change_is_told_once_with_its_cause() -> None:
     assert json.loads(json.dumps(said)) == said
 
 
+def test_phases_that_return_are_told_as_such() -> None:
+    chance, steps_s = random.Random(2), [0.010, 0.005, 0.010, 0.005, 0.020]
+    said = told([
+        window(step_s * chance.uniform(0.98, 1.02), 20 * phase + number)
+        for phase, step_s in enumerate(steps_s) for number in range(20)
+    ])  # fmt: skip
+    assert [one["again"] for one in said] == [0, 1, 1, 0]
+    assert "times as long, as once before" in said[1]["microbench"]
+    assert "before" not in said[3]["microbench"]
+
+
 def test_scatter_is_no_change() -> None:
     false = 0
     for seed in range(5):

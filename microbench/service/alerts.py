@@ -25,6 +25,7 @@ class Alerts:
     def __init__(self) -> None:
         self._windows: list[Window] = []
         self._told_s = -math.inf  # the time of the newest change that was told
+        self._left: list[float] = []  # how long steps were in s before each change that was told
 
     def add(self, window: Window) -> dict[str, object] | None:
         """Take the next window. Gives a new change of the step as an object for JSON."""
@@ -42,7 +43,11 @@ class Alerts:
         self._told_s = after[-1].unix_s  # a place that moves by a window is no new change
         since, times = datetime.fromtimestamp(after[0].unix_s).astimezone(), math.exp(change.size)
         part, before_s, after_s = _cause(before, after)
+        step_s = [_middle(side, lambda one: one.step_s or 0.0) for side in (before, after)]
+        again = sum(1 / LEAST_TIMES < step_s[1] / one < LEAST_TIMES for one in self._left)
+        self._left = [*self._left[-MOST_KEPT + 1 :], step_s[0]]
         words = f"since {since:%H:%M} the step takes {times:.2g} times as long"
+        words += f", as {'once' if again == 1 else f'{again} times'} before" if again else ""
         if part:
             words += f": {part} {as_time(before_s)} → {as_time(after_s)}"
         return {
@@ -50,7 +55,8 @@ class Alerts:
             "process": window.process,
             "since": since.isoformat(timespec="seconds"),
             "times": round(times, 3),
-            "step_s": [_middle(before, lambda one: one.step_s or 0.0), _middle(after, lambda one: one.step_s or 0.0)],
+            "step_s": step_s,
+            "again": again,
             "cause": part,
             "cause_s": [before_s, after_s],
             "file": after[-1].file,
