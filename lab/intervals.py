@@ -1,5 +1,6 @@
 """Simulates how often the interval over rounds holds the truth: python lab/intervals.py [TRIALS]. SIMULATED throughout.
 
+``python lab/intervals.py memory`` says how much a round of recorded runs resembles the one before.
 It prints lab/measurements/intervals.csv: how many of 100 intervals hold the truth, and their median width over the
 truth, by the rule before and by the present one. With controls the rounds of a busy host are known, without them not.
 """
@@ -11,20 +12,27 @@ import itertools
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from statistics import median, stdev
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.analysis.stats import Interval, follows, rounds_interval, student_factor
+from microbench.analysis.stats import Interval, follows, rounds_interval, rows, student_factor
+from microbench.archive import store
 
 Values = npt.NDArray[np.float64]
 SEED = 40
 # Rounds of a quiet host scatter by 1 %; a busy one takes 1.4 times as long, in two of five rounds, and scatters by 3 %.
 QUIET, BUSY, SLOWER, BUSY_SHARE = 0.01, 0.03, math.log(1.4), 0.4
-# A drift that lasts: a round resembles the one before. A trend over the run: from so much less to so much more.
-DRIFT, MEMORY, TREND = 0.03, 0.5, 0.02
+# A drift that lasts: a round resembles the one before, by as much as in recorded runs, or strongly. A trend over the
+# run: from so much less to so much more.
+DRIFT, MEMORY, STRONG, TREND = 0.03, 0.14, 0.5, 0.02
+RECORDED = (
+    "microbench/archive/reference/nvidia-h200.json.gz", "tests/data/quiet-h200.json.xz", "tests/data/busy-h200.json.xz"
+)  # fmt: skip
 
 
 class Host(NamedTuple):
@@ -51,11 +59,11 @@ def loud(random: np.random.Generator, trials: int, rounds: int) -> Host:
     return Host(random.normal(0, 0.5, (trials, rounds)), np.zeros((trials, rounds), dtype=bool))
 
 
-def drift(random: np.random.Generator, trials: int, rounds: int) -> Host:
+def drift(random: np.random.Generator, trials: int, rounds: int, memory: float = MEMORY) -> Host:
     """A state that lasts from round to round. The truth is its middle over a long time."""
     values = random.normal(0, DRIFT, (trials, rounds))
     for number in range(1, rounds):
-        values[:, number] = MEMORY * values[:, number - 1] + math.sqrt(1 - MEMORY**2) * values[:, number]
+        values[:, number] = memory * values[:, number - 1] + math.sqrt(1 - memory**2) * values[:, number]
     return quiet(random, trials, rounds)._replace(rounds=values + random.normal(0, QUIET, values.shape))
 
 
@@ -66,7 +74,37 @@ def trend(random: np.random.Generator, trials: int, rounds: int) -> Host:
     )
 
 
-HOSTS = {"quiet": quiet, "loud": loud, "two states": two_states, "drift": drift, "trend": trend}
+HOSTS: dict[str, Callable[[np.random.Generator, int, int], Host]] = {
+    "quiet": quiet, "loud": loud, "two states": two_states, "drift": drift,
+    "strong drift": partial(drift, memory=STRONG), "trend": trend,
+}  # fmt: skip
+
+
+def alike(rounds: Values) -> Values:
+    """The correlation of neighbouring rounds of each row; -0.2 for five independent ones."""
+    own = rounds - rounds.mean(1, keepdims=True)
+    correlation: Values = (own[:, 1:] * own[:, :-1]).sum(1) / (own**2).sum(1)
+    return correlation
+
+
+def memory() -> tuple[float, float, float]:
+    """MEMORY by the host's figures of recorded runs, and by one standard error less and more. What the figures of a
+    benchmark have in common is one series; it is held against simulated drifts of the same length."""
+    found = []
+    for name in RECORDED:
+        by_benchmark: dict[str, list[list[float]]] = {}
+        for row in rows(store.read(Path(__file__).parent.parent / name)):
+            medians = [one.interval.median for one in row.summaries]
+            if len(medians) == 5 and min(medians) > 0 and row.measurement.clock == "host":
+                by_benchmark.setdefault(row.benchmark, []).append(medians)
+        logs = [np.log(np.array(own)) for own in by_benchmark.values()]
+        found += [np.median(own - own.mean(1, keepdims=True), 0) for own in logs]
+    series = alike(np.array(found))
+    tried = np.linspace(0, STRONG, 26)
+    simulated = [alike(drift(np.random.default_rng(SEED), 50_000, 5, one).rounds).mean() for one in tried]
+    error = series.std(ddof=1) / math.sqrt(len(series))
+    low, value, high = np.interp(series.mean() + error * np.array([-1, 0, 1]), simulated, tried).tolist()
+    return value, low, high
 
 
 Rule = Callable[[list[Interval], tuple[bool, ...]], Interval]
@@ -118,4 +156,7 @@ def main(trials: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 20_000)
+    if sys.argv[1:] == ["memory"]:
+        print("{:.2f} ({:.2f} to {:.2f})".format(*memory()))
+    else:
+        main(int(sys.argv[1]) if sys.argv[1:] else 20_000)
