@@ -69,20 +69,22 @@ WAITS = tuple(
     for what, helps, patterns in (
         ("a sleep", "no sleep in the loop", (r"(time\.)?sleep at ", rf"{BUILT}sleep")),
         (
-            "a lock or a queue", "make who holds or fills it faster, or ask it ahead",
+            "a lock or a queue", "make who holds or fills it faster, or ask it ahead; a server needs more requests",
             (
                 r"(?:[\w.]*\.)?acquire at ", rf"{BUILT}(?:acquire|__enter__) of _thread\.",
                 PLACE.format("threading") + r"(?:wait|wait_for|acquire|join|_wait_for_tstate_lock|__enter__)$",
                 PLACE.format("queue") + r"get$", rf"{BUILT}get of _queue\.SimpleQueue",
+                PLACE.format("futures/thread") + r"_worker$",
             ),
         ),
         (
-            "a socket or a pipe", "ask for it ahead, from another thread",
+            "a socket or a pipe", "ask for it ahead, from another thread; a server needs more requests",
             (
                 r"(?:[\w.]*\.)?(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select) at ",
                 rf"{BUILT}(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select)\b",
                 PLACE.format("selectors") + r"select$", PLACE.format("ssl") + r"(?:read|recv|recv_into)$",
                 PLACE.format("socket") + r"(?:readinto|accept|create_connection)$",
+                PLACE.format("asyncio/runners") + r"run$",  # the loop below it is in C: uvloop
                 PLACE.format("multiprocessing/connection") + r"(?:wait|_poll|_recv|_send|recv_bytes)$",
             ),
         ),
@@ -102,7 +104,7 @@ WAITS = tuple(
 # A server waits for a request in these, unless it has called the program's own code since.
 SERVERS = re.compile(
     r"(?:.*/)?(?:http/server|socketserver|grpc/_server|werkzeug/serving|wsgiref/\w+|aiohttp/web\w*"
-    r"|(?:uvicorn|hypercorn|gunicorn|waitress|tornado|granian)/.*)\.py\b"
+    r"|(?:uvicorn|hypercorn|gunicorn|waitress|tornado|granian|cheroot)/.*|anyio/_backends/.*)\.py\b"
 )
 FUSED = re.compile(r"^torch/optim/(adam|adamw|sgd|adagrad)\.py")  # optimizers that have such kernels
 
