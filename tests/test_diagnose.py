@@ -1649,3 +1649,62 @@ def test_very_many_loops_of_a_function_are_read_quickly() -> None:
     with mock.patch("microbench.diagnosis.turns._stretches", lambda *all_: looked.append(1) or _stretches(*all_)):
         assert loops_of(made.trace(loops=tuple(loops)))
     assert len(looked) <= 2000 * (2 + 8)
+
+
+@pytest.mark.parametrize(("once_ns", "parts"), [(200_000, False), (3000, True)])
+def test_a_layer_that_repeats_is_the_step_only_if_it_is_much_of_the_work(once_ns: int, parts: bool) -> None:
+    made = Recorder()
+    for kernel in range(100):
+        made.launch(f"once_{kernel}", once_ns)
+    for _ in range(12):
+        made.launches(10, duration_ns=2000)
+    found = diagnosed(made)
+    assert (found.steps is not None) == parts
+    shown = "".join(str(line) for block in screen(found, "costs", "").blocks for line in block.lines)
+    assert ("of the GPU's work in the trace" in shown) == parts
+
+
+def test_copies_that_repeat_at_the_start_are_no_steps_of_a_program_with_kernels() -> None:
+    made = Recorder()
+    for _ in range(8):
+        made.submit(made.call("cudaMemcpyAsync", 3000), "Memcpy HtoD", 20_000, kind="copy")
+        made.runs(10_000)
+    made.runs(50_000_000)
+    for kernel in range(5):
+        made.launch(f"kernel_{kernel}", 2000)
+    assert diagnosed(made).steps is None
+
+
+def test_two_steps_of_pytorchs_profiler_may_be_short() -> None:
+    made = Recorder()
+    for step in range(2):
+        with made.range(f"ProfilerStep#{step + 1}", "annotation"):
+            with made.range("aten::normal_"):
+                made.runs(60_000_000)
+            made.launches(2)
+        made.wait()
+    found = diagnosed(made)
+    assert (found.steps.found, found.steps.count) == ("annotations", 2)
+    assert "do on the GPU what of it computes on the CPU" in words.owner_words(found, owners(found.idle)[0])
+
+
+def test_without_waits_streams_still_follow_each_other() -> None:
+    """A host wait between two streams orders them; without it the second one waits on the GPU."""
+    made = Recorder()
+    for _ in range(12):
+        for stream in (7, 8, 9):
+            made.launch(f"level_{stream}", 400_000, stream=stream)
+            made.wait()
+    found = diagnosed(made)
+    assert all(one.step_s > 1.1e-3 for one in found.remedies if one.name == "waits")
+
+
+def test_gaps_between_pieces_in_the_queue_are_the_gpus() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(50, between_ns=0, duration_ns=6000, call_ns=1000)
+        made.wait()
+    found = diagnosed(made)
+    assert found.idle is not None
+    assert found.idle.causes["device gaps"] > found.idle.idle_s / 2
+    assert found.bound in ("GPU-bound", "launch-bound")

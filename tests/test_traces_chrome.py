@@ -651,3 +651,12 @@ def read_both_ways(data: bytes) -> Trace | None:
             results.append(error.cause)
     assert results[0] in (None, results[1]) or repeats_a_key(data), data
     return traces[0] if len(traces) == 2 else None
+
+
+@pytest.mark.parametrize(("operator", "why"), [
+    ("aten::mkldnn_convolution", "aten::mkldnn_convolution runs on the CPU"),
+    ("aten::cudnn_convolution", "nothing says what the GPU did"),
+])  # fmt: skip
+def test_a_trace_of_the_cpu_alone_says_whether_the_model_ran_there(operator: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        scanned(dumps(document([host(1000, 5000, operator)])))

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import snapshots
+from make_fit import make_fit
 from nsys_export import (
     GLOBAL_PROCESS,
     GLOBAL_THREAD,
     SCHEMA,
     SECRET,
+    Rows,
     call,
     kernel,
     small,
@@ -25,6 +27,7 @@ from nsys_export import (
 )
 
 from microbench.core.errors import UsageError
+from microbench.diagnosis.diagnosis import diagnose
 from microbench.traces import nsys, tables
 from microbench.traces.trace import NONE, RANGE_KINDS, WORK_KINDS, Table, Trace
 
@@ -146,6 +149,25 @@ def test_odd_values_where_numbers_should_be(value: object, tmp_path: Path) -> No
     sound(trace)
     (good,) = trace.work[trace.work["begin_ns"] == 900]
     assert trace.calls[good["call"]]["begin_ns"] == 500
+
+
+@pytest.mark.parametrize(("texts", "why"), [
+    (["No CUDA events collected. Does the process use CUDA?"], "the process made no CUDA call, or its child did"),
+    (
+        ["Installed CUDA driver version (13.1) is not supported by this build", "No CUDA events collected. Does"],
+        "this Nsight Systems is too old for the driver, 13.1: take a newer one",
+    ),
+    (["CUDA profiling might have not been started correctly."], ""),  # it has recorded some
+    ([], ""),
+])  # fmt: skip
+def test_an_export_without_cuda_says_why(texts: list[str], why: str, tmp_path: Path) -> None:
+    rows: Rows = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(500, 1)],
+        "DIAGNOSTIC_EVENT": [{"text": text, "globalPid": GLOBAL_PROCESS} for text in texts],
+    }
+    trace = nsys.read(write(tmp_path / "empty.sqlite", rows))
+    with pytest.raises(UsageError, match=f"has no work of a GPU{f': {why}' if why else ''}\nnext"):
+        diagnose(trace, make_fit())
 
 
 def test_work_belongs_to_the_last_call_of_its_correlation_before_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -17,7 +18,6 @@ from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
-from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import BETWEEN, MANAGED, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Change, Recorded, SmallCopies, layer_of, recorded
@@ -29,8 +29,8 @@ from microbench.model.fit import missing, with_calls
 from microbench.model.forecast import making, predict, step_time
 from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
 from microbench.model.unknowns import End, filled
-from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import Trace, name_of
+from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
+from microbench.traces.trace import UNRECORDED, Trace, name_of
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
@@ -216,13 +216,15 @@ def diagnose(
         if timeless:
             cause = f"{trace.source} does not say when a GPU worked: {counted(timeless, 'record')} of it cannot be read"
             raise UsageError(f"{cause}, such as a time that is no number", "record again")
-        launches = sum(doing(name_of(trace, name)) == "launch" for name in trace.calls["name"].tolist())
+        launches = sum("Launch" in name_of(trace, name) for name in trace.calls["name"].tolist())
         if launches:
             raise UsageError(
                 f"{trace.source} has {launches} launches, but the profiler got no record of what the GPU did",
                 "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
             )
-        raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
+        why = next((what.removeprefix(UNRECORDED) for what in trace.lost if what.startswith(UNRECORDED)), "")
+        again = "record CUDA activities (torch.profiler), or by nsys profile -t cuda the process that uses the GPU"
+        raise UsageError(f"{trace.source} has no work of a GPU{why}", again)
     whole = trace = of_one_gpu(trace)
     trace = middle(one_window(trace))
     device = busiest(trace)
@@ -331,6 +333,7 @@ def _bound(
     no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
     but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches. Without steps,
     calls that do something for the first time are the program's start, and a single long pause is the program's own.
+    Gaps between pieces of work that wait in the queue are the GPU's.
     """
     if found is None or found.span_s <= 0:
         return None
@@ -362,7 +365,9 @@ def _bound(
     if shares[largest] >= half_s > 0:
         return largest
     saved_s = (step.unwatched_s - best.step_s) * step.count if best is not None and step is not None else 0.0
-    return "launch-bound" if remedy == "graph" and saved_s >= half_s else "mixed"
+    if remedy == "graph" and saved_s >= half_s:
+        return "launch-bound"
+    return "GPU-bound" if found.causes["device gaps"] >= half_s else "mixed"
 
 
 def _starts(found: Idle) -> bool:
@@ -592,8 +597,7 @@ def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple
     yield "graph", "capture the step and replay it as a graph", _replayed(workload, typical, fit), "graph"
     for name, what in CHANGES.items():
         changes = typical.changes.get(name, {})
-        parts = (changes.get(place, part) for place, part in enumerate(workload.parts))
-        other = msgspec.structs.replace(workload, parts=tuple(part for part in parts if part is not None))
+        other = msgspec.structs.replace(workload, parts=tuple(_changed(workload, changes)))
         if changes and all(one in fit.constants for one in needed(other, "stream")):
             yield name, what, other, "stream"
     for way, rate in batched(typical, fit).items():
@@ -620,6 +624,21 @@ def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple
             msgspec.structs.replace(workload, parts=calls),
             "stream",
         )
+
+
+def _changed(workload: Workload, changes: Mapping[int, Part | None]) -> Iterator[Part]:
+    """The step's parts with others in some places. Without a wait of the host, work still follows what the other
+    streams had before it: who waits in between needs their results."""
+    numbers = itertools.count(1 + max((part.number for part in workload.parts if isinstance(part, Event)), default=0))
+    for place, part in enumerate(workload.parts):
+        if (new := changes.get(place, part)) is not None:
+            yield new
+        elif isinstance(part, Wait):
+            events = [Event(next(numbers), stream) for stream in range(workload.streams)]
+            yield from events
+            for event in events:
+                others = (stream for stream in range(workload.streams) if stream != event.stream)
+                yield from (Event(event.number, stream, awaited=True) for stream in others)
 
 
 def batched(typical: Recorded, fit: Fit) -> dict[str, Constant]:

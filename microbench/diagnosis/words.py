@@ -36,6 +36,7 @@ from microbench.diagnosis.owners import (
     LOCK,
     MAIN_AT,
     NAMELESS,
+    OPERATORS,
     REQUESTS,
     WAITING,
     Owner,
@@ -54,6 +55,7 @@ PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 SEEN = 0.5  # of the time, in which the kernel's count must have been read
 LONGEST_NAME = 100
+COMPUTES_S = 5e-3  # an operator that has so much of a step computes itself; submitting takes far less
 WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
 COPIES = (COPY_IN, "copies pageable memory")
@@ -122,6 +124,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)), "diagnose.start_up": math.inf,
+        "diagnose.one_pause": idle.longest_s,
         "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
     }  # fmt: skip
 
@@ -175,7 +178,16 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
         helps = HELPS["jax"]
     elif owner.name == NAMELESS:
         helps = _naming(trace)
+    elif _computes(diagnosis, owner):
+        helps = "do on the GPU what of it computes on the CPU"
     return "; ".join(filter(None, (said + without_words(diagnosis, owner.name), helps)))
+
+
+def _computes(diagnosis: Diagnosis, owner: Owner) -> bool:
+    """Whether operators of PyTorch compute on the CPU: in long calls, mostly in pauses, of which a graph saves none."""
+    paused_s = _paused_s(diagnosis.recorded, (OPERATORS,))
+    long = each(diagnosis, owner.most_s) > COMPUTES_S
+    return owner.name == OPERATORS and long and 3 * paused_s > each(diagnosis, owner.seconds)
 
 
 def _naming(trace: Trace) -> str:
@@ -703,8 +715,10 @@ def _pausing(diagnosis: Diagnosis, recorded: Recorded) -> Owner | None:
     return next((one for one in owners(diagnosis.idle) if one.name == name), None)
 
 
-def _paused_s(recorded: Recorded, owners_: Collection[str]) -> float:
+def _paused_s(recorded: Recorded | None, owners_: Collection[str]) -> float:
     """The time in s of a step's pauses that these owners have."""
+    if recorded is None:
+        return 0.0
     places = recorded.changes.get("pauses", {})
     found = (of[at] for name, of in recorded.owned.items() if name in owners_ for at in of if at in places)
     return sum(found) / recorded.steps

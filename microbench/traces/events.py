@@ -39,6 +39,7 @@ VERSIONS = ("schemaVersion", "cuda_driver_version", "cuda_runtime_version", "cup
 NUMBER = re.compile(rb'\s*"?\s*([-+]?)(\d{1,30})(?:\.(\d{0,60}))?(?:[eE]([-+]?\d{1,3}))?\s*"?\s*')
 INTEGER = re.compile(r"\s*[-+]?\d{1,30}\s*")
 HIP_CALL = re.compile(r"hip[A-Z]")
+OF_THE_CPU = re.compile(r"aten::(mkldnn|thnn|_slow_conv|slow_conv)\w*$")  # operators that have another name on a GPU
 CUDA_CALL = re.compile(r"cu(da)?[A-Z]")
 XLA_STREAM = re.compile(r"Stream #(\d+)")
 XLA_DEVICE = re.compile(r"/device:GPU:(\d{1,4})")
@@ -389,8 +390,12 @@ class ChromeReader:
             cause = f"{self._name} does not say when a GPU worked: {counted(timeless, 'event')} of it cannot be read"
             raise UsageError(f"{cause}, such as a time that is no number", "record again")
         if not collector.work.count and not collector.calls.count:
+            cause = f"{self._name} has no CUDA call and no work of an NVIDIA GPU"
+            if on_cpu := next(filter(OF_THE_CPU.match, collector.names), None):
+                cause = f"{cause}: {on_cpu} runs on the CPU"
+                raise UsageError(cause, 'move model and inputs to the GPU (.to("cuda")), then record CUDA activities')
             raise UsageError(
-                f"{self._name} has no CUDA call and no work of an NVIDIA GPU: nothing says what the GPU did",
+                f"{cause}: nothing says what the GPU did",
                 "record again with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
             )
         if self._xla:

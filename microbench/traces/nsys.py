@@ -45,6 +45,7 @@ from microbench.traces.trace import (
     RANGES,
     SYNC_KINDS,
     SYNCS,
+    UNRECORDED,
     WORK,
     WORK_KINDS,
     SyncKind,
@@ -112,6 +113,16 @@ DRIVER_OVERHEADS = (2, 6, 7, 8)
 API_VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000
 LOST = re.compile(
     r"not all (\w+) .*collected|(\w+) \w+ (?:were|was|have been|has been) (?:lost|dropped)", re.IGNORECASE
+)
+
+# What nsys says where it recorded no CUDA, and what it means.
+NO_CUDA = (
+    (
+        re.compile(r"CUDA driver version \(([\d.]{1,9})\) is not supported"),
+        "this Nsight Systems is too old for the driver, {}: take a newer one",
+    ),
+    (re.compile(r"CUDA profiling might have not been started"), "Nsight Systems could not start to record CUDA"),
+    (re.compile(r"No CUDA events collected"), "the process made no CUDA call, or its child did"),
 )
 
 
@@ -577,11 +588,17 @@ class _Reader:
     def lost(self) -> dict[str, int]:
         """Warnings of lost records about processes of the trace, by what was lost. Their texts are not kept."""
         lost: Counter[str] = Counter()
+        said: dict[int, re.Match[str]] = {}
         for text, process in islice(self.export.rows(DIAGNOSTICS, ("text", "globalPid")), 100_000):
             match = LOST.search(_text(text)[:1000])
             if match and not (isinstance(process, int) and process >> 24 not in self._processes):
                 what = (match[1] or match[2]).upper()
                 lost[f"{what} events" if what in ("CUDA", "NVTX", "CUPTI", "OS") else "events"] += 1
+            said |= {
+                place: found for place, (pattern, _) in enumerate(NO_CUDA) if (found := pattern.search(_text(text)))
+            }
+        if said and max(said) == len(NO_CUDA) - 1:  # the last one stands in each export without CUDA
+            lost[f"{UNRECORDED}: {NO_CUDA[min(said)][1].format(*said[min(said)].groups())}"] += 1
         return dict(lost)
 
 

@@ -103,6 +103,9 @@ class Pause(NamedTuple):
     quiet: bool
 
 
+UNRECORDED = "no CUDA events were recorded"  # begins what a recorder says it lost, where that is all
+
+
 class Loop(NamedTuple):
     """A loop of Python code: "train.py:88 main", whether it is the program's ``own`` code, and whether a module of
     PyTorch calls it, so that it is inside of a model."""

@@ -9,6 +9,7 @@ from microbench.diagnosis.diagnosis import Diagnosis, each
 from microbench.diagnosis.gpu_use import largest
 from microbench.diagnosis.idle import CAUSES, said
 from microbench.diagnosis.owners import owners
+from microbench.diagnosis.steps import REPEATED
 from microbench.diagnosis.window import OTHERS
 from microbench.report.document import AnswerLine, Block, Cell, Column, Screen, Table, Tone, answer_line, columns
 from microbench.report.sheets.recorded_step import TONES
@@ -75,6 +76,8 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         what = f"{whose} at {plain(step.name)}{asked}"
     parts = [f"{what}, each of {pieces}, {alike}" if step.count != 1 else f"the only {plain(step.name)}, of {pieces}"]
     parts.append(f"{as_time(step.watched_s)} as recorded")
+    if step.found == "repetition" and (share := _share_of_work(diagnosis)) < REPEATED:
+        parts.append(f"{percent(share)} of the GPU's work in the trace")
     unprofiled, range_ = f"unprofiled step time {as_time(step.unwatched_s)}", two_times(step.low_s, step.high_s)
     if step.given:
         given = as_time(step.unwatched_s * step.parts / step.holds)
@@ -89,6 +92,17 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
         parts.append(f"also here: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}")
     return [answer_line("repeats" if step.found == "repetition" else "steps", *parts)]
+
+
+def _share_of_work(diagnosis: Diagnosis) -> float:
+    """The share of the GPU's work in the trace that begins in the steps."""
+    steps, idle, work = diagnosis.steps, diagnosis.idle, diagnosis.trace.work
+    if steps is None or idle is None:
+        return 1.0
+    work = work[work["device"] == idle.device]
+    inside = (work["begin_ns"] >= steps.begins_ns[0]) & (work["begin_ns"] < steps.begins_ns[-1])
+    lasts = work["end_ns"] - work["begin_ns"]
+    return float(lasts[inside].sum() / max(lasts.sum(), 1))
 
 
 def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
