@@ -1708,3 +1708,42 @@ def test_gaps_between_pieces_in_the_queue_are_the_gpus() -> None:
     assert found.idle is not None
     assert found.idle.causes["device gaps"] > found.idle.idle_s / 2
     assert found.bound in ("GPU-bound", "launch-bound")
+
+
+def test_host_time_before_the_gpus_first_work_is_told() -> None:
+    made = Recorder()
+    with made.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+        made.runs(5_000_000_000)
+    for _ in range(12):
+        made.launches(10)
+    found = diagnosed(made)
+    told = next(one for one in words.findings(found) if one.rule == "diagnose.before")
+    assert "nothing in the first 5.00 s" in told.title
+    assert "DataLoaderIter.__next__ takes 5.00 s" in told.title
+    assert told.severity == "warning"
+
+
+def test_a_call_of_another_thread_does_not_take_the_time_before_it_from_who_submits() -> None:
+    """A thread that pins memory asks for pointers while the main thread waits for the loader."""
+    made = Recorder()
+    for _ in range(12):
+        made.launches(10)
+        with made.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+            made.runs(20_000_000)
+            made.thread = 1
+            made.call("cudaPointerGetAttributes", 2000)
+            made.thread = 0
+            made.runs(10_000)
+    found = diagnosed(made)
+    owner = owners(found.idle)[0]
+    assert owner.name == "waiting for the data loader"
+    assert sum(found.recorded.owned[owner.name].values()) == pytest.approx(0.020, rel=0.02)
+
+
+def test_compilation_by_nvrtc_is_the_programs_start() -> None:
+    made = Recorder()
+    for kernel in range(20):
+        with made.range("executor_utils::Nvrtc::CompileProgram", "annotation"):
+            made.runs(20_000_000)
+        made.launch(f"fused_{kernel}", 2000)
+    assert diagnosed(made).bound == "start-up"

@@ -168,6 +168,8 @@ def test_an_export_without_cuda_says_why(texts: list[str], why: str, tmp_path: P
     trace = nsys.read(write(tmp_path / "empty.sqlite", rows))
     with pytest.raises(UsageError, match=f"has no work of a GPU{f': {why}' if why else ''}\nnext"):
         diagnose(trace, make_fit())
+    whole = nsys.read(write(tmp_path / "whole.sqlite", {**rows, "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(600, 1)]}))
+    assert not whole.lost
 
 
 def test_work_belongs_to_the_last_call_of_its_correlation_before_it(tmp_path: Path) -> None:

@@ -147,7 +147,8 @@ class Stretches(NamedTuple):
 # Functions that compile, whose callees are many.
 COMPILING = re.compile(
     r"jax/_src/(compiler|interpreters/mlir)\.py|torch/_dynamo/convert_frame\.py|torch/_inductor/(compile_fx|async_compile)"
-    r"\.py|triton/compiler/|numba/core/compiler|cupy/cuda/compiler\.py"
+    r"\.py|triton/compiler/|numba/core/compiler|cupy/cuda/compiler\.py|nvrtc",
+    re.IGNORECASE,
 )
 HELD_BACK, UNCALLED, TOUCHED = -2, -3, -4
 MANAGED = "managed memory that the host touches"

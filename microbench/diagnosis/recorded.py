@@ -460,10 +460,15 @@ def _owners(of: Slices, places: npt.NDArray[np.int64]) -> tuple[list[str], npt.N
 def _owned(
     trace: Trace, of: Mapping[int, Slices], rows: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """The owners of the ns ``before`` the calls in these places, a row a step: the mean in s for each column."""
+    """The owners of the ns ``before`` the calls in these places, a row a step: the mean in s for each column. Before a
+    call that neither submits nor waits, what the thread does that submits next keeps the GPU idle."""
     calls, found = trace.calls[rows], dict[str, npt.NDArray[np.float64]]()
-    for thread in np.unique(calls["thread"]).tolist():
-        here = calls["thread"] == thread
+    submitting = np.unique(trace.work["call"][trace.work["call"] != NONE])
+    next_ = submitting[np.minimum(np.searchsorted(submitting, rows), len(submitting) - 1)]
+    other, submits = by_name(trace, doing)[calls["name"]] == DOINGS.index("other_call"), trace.calls["thread"][next_]
+    threads = np.where(other & np.isin(submits, [*of]), submits, calls["thread"])
+    for thread in np.unique(threads).tolist():
+        here = threads == thread
         ends, columns = calls["begin_ns"][here], np.nonzero(here)[1]
         parts = overlaps(of[thread], ends - before[rows][here], ends)
         owners, numbers = _owners(of[thread], parts.slice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -100,6 +101,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *_given(diagnosis),
         *_health(diagnosis),
         *_machine(diagnosis),
+        *_before(diagnosis),
         *sorted(changes, key=lambda one: -gains.get(one.rule, 0.0)),
         *_processor(diagnosis, diagnosis.trace.processor),
     ]
@@ -666,6 +668,30 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
             text="",
             threshold="twice or more in a step, and no graph is foreseen",
             advice=advice.first(diagnosis.trace, recorded.blockers),
+        )
+
+
+def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Named pieces of host time before the GPU's first work that are longer than all the time behind it."""
+    trace = diagnosis.trace
+    first_ns, last_ns = int(trace.work["begin_ns"].min()), int(trace.work["end_ns"].max())
+    before = trace.ranges[trace.ranges["end_ns"] <= first_ns]
+    if not len(before) or diagnosis.steps is None or diagnosis.steps.found != "repetition":
+        return
+    begin_ns, lasts_ns = int(before["begin_ns"].min()), before["end_ns"] - before["begin_ns"]
+    named = Counter[int]()
+    for name, ns in zip(before["name"].tolist(), lasts_ns.tolist(), strict=True):
+        named[name] += ns
+    (most, most_ns), *_ = named.most_common(1)
+    if most_ns > last_ns - first_ns:
+        yield Finding(
+            rule="diagnose.before",
+            severity="warning",
+            title=f"The GPU does nothing in the first {as_time((first_ns - begin_ns) * 1e-9)} of the trace, of which "
+            f"{plain(name_of(trace, most), LONGEST_NAME)} takes {as_time(most_ns * 1e-9)}",
+            text="",
+            threshold="a piece of host time before the GPU's first work is longer than all the time behind it",
+            advice="If that comes again and again, it is what makes the program slow: record several rounds",
         )
 
 

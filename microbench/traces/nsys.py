@@ -362,7 +362,7 @@ class _Reader:
             gpus=self.gpus(),
             versions=self.versions(),
             epoch_ns=self.epoch_ns(),
-            lost=self.lost(),
+            lost=self.lost(recorded=len(work) > 0),
             unread={what: count for what, count in self.unread.items() if count > 0},
         )
 
@@ -585,8 +585,9 @@ class _Reader:
         times = [time for (time,) in islice(self.export.rows(EPOCH, ("utcEpochNs",)), 1)]
         return next((time for time in times if isinstance(time, int) and 0 < time < FURTHEST_NS), None)
 
-    def lost(self) -> dict[str, int]:
-        """Warnings of lost records about processes of the trace, by what was lost. Their texts are not kept."""
+    def lost(self, *, recorded: bool) -> dict[str, int]:
+        """Warnings of lost records about processes of the trace, by what was lost; without work ``recorded``, why there
+        is none. Their texts are not kept."""
         lost: Counter[str] = Counter()
         said: dict[int, re.Match[str]] = {}
         for text, process in islice(self.export.rows(DIAGNOSTICS, ("text", "globalPid")), 100_000):
@@ -597,7 +598,7 @@ class _Reader:
             said |= {
                 place: found for place, (pattern, _) in enumerate(NO_CUDA) if (found := pattern.search(_text(text)))
             }
-        if said and max(said) == len(NO_CUDA) - 1:  # the last one stands in each export without CUDA
+        if not recorded and said and max(said) == len(NO_CUDA) - 1:  # the last one stands in each export without CUDA
             lost[f"{UNRECORDED}: {NO_CUDA[min(said)][1].format(*said[min(said)].groups())}"] += 1
         return dict(lost)
 
