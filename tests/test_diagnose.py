@@ -27,7 +27,7 @@ from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.gpu_use import pages_s, unfilled_s
 from microbench.diagnosis.health import checks
 from microbench.diagnosis.host_time import DOINGS, doing, overlaps, slices
-from microbench.diagnosis.idle import CAUSES, MANAGED, idle
+from microbench.diagnosis.idle import CAUSES, MANAGED, ON_MANAGED, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.owners import NAMELESS, owners
 from microbench.diagnosis.steps import find_steps
@@ -1199,6 +1199,25 @@ def test_the_host_that_touches_managed_memory_has_the_time_before_its_pages(way:
         assert found.bound == "host-bound"
         assert "cudaMemPrefetchAsync" in touched.helps
     assert pages_s(found) == pytest.approx(200 * 100e-6, rel=0.01)
+
+
+def test_a_loop_of_the_host_over_managed_memory_is_not_the_drivers() -> None:
+    """Each page of the result is read for 700 us before the next one is touched."""
+    made = Recorder()
+    made.launch("add", 1_000_000)
+    made.wait("cudaDeviceSynchronize")
+    name = made.name(f"{MIGRATION}Memcpy DtoH")
+    for page in range(200):
+        begin_ns = made.now_ns + 800_000 * (page + 1)
+        made.work.append((begin_ns, begin_ns + 5000, 7, 65536, 0, NONE, NONE, name, 0, 0, 1, 0, 0))
+    found = diagnosed(made)
+    owned = {one.name: one.seconds for one in owners(found.idle)}
+    assert owned[ON_MANAGED] == pytest.approx(200 * 695e-6, rel=0.01)
+    assert owned[MANAGED] == pytest.approx(200 * 100e-6, rel=0.01)
+    assert pages_s(found) == pytest.approx(200 * 105e-6, rel=0.01)
+    assert found.bound == "host-bound"
+    assert "do it on the GPU" in words.owner_words(found, owners(found.idle)[0])
+    assert "The host works on managed memory for 139 ms, 86" in finding(found, "diagnose.on_managed").title
 
 
 @pytest.mark.parametrize(("name", "advice"), [("add", "Launch more blocks"), ("at::native::sum", "larger batch")])

@@ -18,7 +18,7 @@ from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
-from microbench.diagnosis.idle import BETWEEN, MANAGED, Cause, Idle, busiest, idle
+from microbench.diagnosis.idle import BETWEEN, MANAGED, ON_MANAGED, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Change, Recorded, SmallCopies, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
@@ -343,7 +343,7 @@ def _bound(
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     if step is None and _starts(found):
         return "start-up"
-    pauses_s += sum(where.seconds for where in found.places if where.name == MANAGED)
+    pauses_s += sum(where.seconds for where in found.places if where.name in (MANAGED, ON_MANAGED))
     if step is None and found.longest_s >= found.idle_s / 2:  # one pause says nothing of how work is submitted
         pauses_s += found.longest_s
     own_s = min(pauses_s, found.causes[BETWEEN])
@@ -633,7 +633,7 @@ def _changed(workload: Workload, changes: Mapping[int, Part | None]) -> Iterator
     for place, part in enumerate(workload.parts):
         if (new := changes.get(place, part)) is not None:
             yield new
-        elif isinstance(part, Wait):
+        elif isinstance(part, Wait) and workload.streams > 1:
             events = [Event(next(numbers), stream) for stream in range(workload.streams)]
             yield from events
             for event in events:

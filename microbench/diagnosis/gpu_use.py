@@ -12,7 +12,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent
 from microbench.diagnosis.communication import kinds_of_work
 from microbench.diagnosis.diagnosis import Diagnosis, each, window_of
-from microbench.diagnosis.idle import BETWEEN, busiest, gaps_of, said
+from microbench.diagnosis.idle import BETWEEN, FAULT_NS, ON_MANAGED, busiest, gaps_of, said
 from microbench.diagnosis.kernel_names import OWN, family
 from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
 
@@ -28,6 +28,7 @@ LONGEST_NAME = 60
 def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Say that the driver moves managed memory, or that kernels use a small part of the GPU, if it takes long."""
     if diagnosis.idle is not None:
+        yield from _on_managed(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _unfilled(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _largest(diagnosis, diagnosis.idle.span_s)
@@ -49,8 +50,30 @@ def pages_s(diagnosis: Diagnosis) -> float:
         return 0.0
     window = window_of(trace, diagnosis.steps)
     gaps, without = (gaps_of(work, idle.device, *window) for work in (trace.work, trace.work[pages]))
-    before_ns = int((gaps.end_ns - gaps.begin_ns)[np.append(pages, False)[gaps.work]].sum())
+    before, to_host = (gaps.end_ns - gaps.begin_ns), np.append(migrates(trace, to_host=True), False)[gaps.work]
+    before[to_host] = np.minimum(before[to_host], FAULT_NS)  # what is longer is the program's own work
+    before_ns = int(before[np.append(pages, False)[gaps.work]].sum())
     return (window[1] - window[0] - int((without.end_ns - without.begin_ns).sum()) + before_ns) * 1e-9
+
+
+def on_managed_s(diagnosis: Diagnosis) -> float:
+    """The time in s in which the host works on pages that have come, while the GPU idles."""
+    places = diagnosis.idle.places if diagnosis.idle is not None else ()
+    return sum(where.seconds for where in places if where.name == ON_MANAGED)
+
+
+def _on_managed(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
+    """Say how long the host works on managed memory, if that is longer than ``least_s``."""
+    if (takes_s := on_managed_s(diagnosis)) > least_s:
+        yield Finding(
+            rule="diagnose.on_managed",
+            severity="advice",
+            title=f"The host works on managed memory for {_takes(diagnosis, takes_s)}, while the GPU idles",
+            text="",
+            threshold=f"the time between two pages that it touches, beyond {as_time(FAULT_NS * 1e-9)} for the driver, "
+            f"is more than {round_percent(WORTH_A_LINE)} of the time",
+            advice="Do that work on the GPU, with several threads, or beside the GPU's next work",
+        )
 
 
 def _migrations(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from microbench.diagnosis.host_time import BACKWARD, LINE_OF_CODE
-from microbench.diagnosis.idle import BETWEEN, MANAGED, Idle
+from microbench.diagnosis.idle import BETWEEN, MANAGED, ON_MANAGED, Idle
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
@@ -55,6 +55,7 @@ HELPS = {
     LOCK: "do the other thread's work in another process, or in native code",
     f"{WAITING}for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
     IMPORTS: "import before the loop",
+    ON_MANAGED: "do it on the GPU, or with several threads",
     MANAGED: "prefetch it to the host (cudaMemPrefetchAsync), or copy only what is read",
     f"{PYTHONS}logging": "log less, or from another thread",
     f"{PYTHONS}warnings": "mend what warns",

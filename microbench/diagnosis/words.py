@@ -24,7 +24,7 @@ from microbench.diagnosis.diagnosis import (
     another_gpu,
     each,
 )
-from microbench.diagnosis.gpu_use import gpu_use, pages_s, unfilled_s
+from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
 from microbench.diagnosis.idle import BETWEEN, Cause, said
@@ -125,7 +125,8 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
         "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
-        "diagnose.migrations": each(diagnosis, pages_s(diagnosis)), "diagnose.start_up": math.inf,
+        "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
+        "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
         "diagnose.one_pause": idle.longest_s,
         "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
     }  # fmt: skip

@@ -161,9 +161,10 @@ def memory_place(words: str) -> int:
     return MEMORIES.index(MEMORY_WORDS.get(words.strip().lower().replace("_", " "), "unknown"))
 
 
-def migrates(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which work is the driver's own copying of managed memory."""
-    named = np.array([name.startswith(MIGRATION) for name in (*trace.names, "")])
+def migrates(trace: Trace, *, to_host: bool = False) -> npt.NDArray[np.bool_]:
+    """Which work is the driver's own copying of managed memory; with ``to_host`` only what goes there."""
+    begins = f"{MIGRATION}Memcpy DtoH" if to_host else MIGRATION
+    named = np.array([name.startswith(begins) for name in (*trace.names, "")])
     found: npt.NDArray[np.bool_] = named[trace.work["name"]] & (trace.work["call"] == NONE)
     return found
 
