@@ -44,10 +44,11 @@ from microbench.diagnosis.owners import (
     owners,
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
+from microbench.diagnosis.steps import PAUSE_S
 from microbench.diagnosis.window import WITHOUT
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
-from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Processor, Trace, name_of
+from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Format, Processor, Trace, name_of
 
 SUITE = "diagnose"
 
@@ -56,7 +57,6 @@ PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 SEEN = 0.5  # of the time, in which the kernel's count must have been read
 LONGEST_NAME = 100
-COMPUTES_S = 5e-3  # an operator that has so much of a step computes itself; submitting takes far less
 WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
 COPIES = (COPY_IN, "copies pageable memory")
@@ -187,10 +187,14 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
 
 
 def _computes(diagnosis: Diagnosis, owner: Owner) -> bool:
-    """Whether operators of PyTorch compute on the CPU: in long calls, mostly in pauses, of which a graph saves none."""
-    paused_s = _paused_s(diagnosis.recorded, (OPERATORS,))
-    long = each(diagnosis, owner.most_s) > COMPUTES_S
-    return owner.name == OPERATORS and long and 3 * paused_s > each(diagnosis, owner.seconds)
+    """Whether the operator of PyTorch with most time computes on the CPU: its calls are long, and submit nothing."""
+    trace = diagnosis.trace
+    if owner.name != OPERATORS or owner.most not in trace.names:
+        return False
+    own = trace.ranges[trace.ranges["name"] == trace.names.index(owner.most)]
+    submitting = np.sort(trace.calls["begin_ns"][trace.work["call"][trace.work["call"] != NONE]])
+    submits = np.diff(np.searchsorted(submitting, np.stack([own["begin_ns"], own["end_ns"]])), axis=0)
+    return len(own) > 0 and bool(np.median(own["end_ns"] - own["begin_ns"]) > PAUSE_S * 1e9) and not submits.any()
 
 
 def _naming(trace: Trace) -> str:
@@ -742,10 +746,8 @@ def _pausing(diagnosis: Diagnosis, recorded: Recorded) -> Owner | None:
     return next((one for one in owners(diagnosis.idle) if one.name == name), None)
 
 
-def _paused_s(recorded: Recorded | None, owners_: Collection[str]) -> float:
+def _paused_s(recorded: Recorded, owners_: Collection[str]) -> float:
     """The time in s of a step's pauses that these owners have."""
-    if recorded is None:
-        return 0.0
     places = recorded.changes.get("pauses", {})
     found = (of[at] for name, of in recorded.owned.items() if name in owners_ for at in of if at in places)
     return sum(found) / recorded.steps
