@@ -48,7 +48,7 @@ def copy(chance: random.Random, known: Known) -> Case:
 
 
 def pinning(chance: random.Random, known: Known) -> Case:
-    """A buffer that is copied so often, and then not needed any more."""
+    """Whether to pin a buffer that is copied some times and then freed."""
     kind, direction, times = (
         chance.choice(("allocate_pinned", "register")),
         chance.choice(DIRECTIONS),
@@ -77,7 +77,7 @@ def graph(chance: random.Random, known: Known) -> Case:
 
 
 def wait(chance: random.Random, known: Known) -> Case:
-    """The mode of a wait for a kernel of that length, for the earliest return."""
+    """Which way to wait for a kernel of some length returns first."""
     us, ways = log_uniform(chance, 2, 20_000), ("spin", "yield", "blocking")
     near = min(("30us", 30), ("1ms", 1000), ("20ms", 20_000), key=lambda one: abs(math.log(us / one[1])))[0]
     chosen = min(ways, key=lambda way: known[f"launch.wait.{way}.{near}"].value)

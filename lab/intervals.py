@@ -88,8 +88,8 @@ def alike(rounds: Values) -> Values:
 
 
 def memory() -> tuple[float, float, float]:
-    """MEMORY by the host's figures of recorded runs, and by one standard error less and more. What the figures of a
-    benchmark have in common is one series; it is held against simulated drifts of the same length."""
+    """How much a round of recorded runs resembles the one before, with one standard error less and more. What
+    the figures of a benchmark have in common is one series, held against simulated drifts of the same length."""
     found = []
     for name in RECORDED:
         by_benchmark: dict[str, list[list[float]]] = {}

@@ -148,7 +148,7 @@ def our_partition(library: str, case: Partition, constants: Constants) -> str:
 
 
 def step_s(library: str, case: Partition, constants: Constants, end: str) -> dict[str, float]:
-    """Until the last kernel ends, launched and replayed, at an end of each interval.
+    """The time until the last kernel ends, launched and replayed, at an end of each interval.
 
     A launched kernel takes its call, or its length and a gap; a spin kernel is longer by an empty one. A replay waits
     for its call, and for the copies of the inputs, one after another.
@@ -195,7 +195,7 @@ def together(gpu: Gpu, parts: Sequence[tuple[Any, int]]) -> Program | InOrder:
 
 
 class Library(NamedTuple):
-    """A library's rule and ours, its cases, and their ways."""
+    """One library: its rule, ours, and the cases that are timed."""
 
     title: str
     theirs: Callable[[Any], str]

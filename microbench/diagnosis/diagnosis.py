@@ -333,7 +333,7 @@ def _bound(
     no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
     but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches. Without steps,
     calls that do something for the first time are the program's start, and a single long pause is the program's own.
-    Gaps between pieces of work that wait in the queue are the GPU's.
+    If the GPU itself pauses between queued kernels for that long, the step is GPU-bound.
     """
     if found is None or found.span_s <= 0:
         return None

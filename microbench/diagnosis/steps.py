@@ -290,8 +290,8 @@ def _repeating(trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], place
 
 
 def _is_most(trace: Trace, first: int, last: int) -> bool:
-    """Whether the calls from ``first`` to ``last`` are the program: they submit a large part of the work of their GPUs,
-    and a kernel unless they take that part of the time."""
+    """Whether the calls from ``first`` to ``last`` are enough of the program to hold its steps: they submit a large
+    part of the work of their GPUs, and a kernel unless they take that part of the time."""
     work, calls = trace.work[trace.work["call"] != NONE], trace.calls
     inside, lasts = (work["call"] >= first) & (work["call"] <= last), work["end_ns"] - work["begin_ns"]
     theirs, kernels = np.isin(work["device"], work["device"][inside]), work["kind"] == WORK_KINDS.index("kernel")

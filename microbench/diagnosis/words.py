@@ -677,7 +677,7 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Named pieces of host time before the GPU's first work that are longer than all the time behind it."""
+    """Warn where the host works longer before the GPU's first work than everything after it takes."""
     trace = diagnosis.trace
     first_ns, last_ns = int(trace.work["begin_ns"].min()), int(trace.work["end_ns"].max())
     before = trace.ranges[trace.ranges["end_ns"] <= first_ns]

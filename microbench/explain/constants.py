@@ -189,7 +189,7 @@ def _last_without(tested: Sequence[Tested], flag: int) -> int:
 
 
 def _between(found: Constant, tested: Sequence[Tested], gained: Sequence[float]) -> Constant:
-    """A crossover where a straight line between what is gained by the last that is not so and by the next is 0."""
+    """The crossover between two tested sizes: where a straight line between their gains is 0."""
     place = _last_without(tested, 1)
     if not 0 < place < len(tested):
         return found

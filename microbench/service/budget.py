@@ -92,7 +92,7 @@ class Budget:
         self._saved_s = max(self._saved_s - seconds, -self.share * SAVED_S)
 
     def _cost_s(self, window_s: float, lost: float) -> float:
-        """How long a recording stops the program in all, in s, if its window loses that share."""
+        """The seconds that a recording costs the program, if its window loses that share."""
         return (window_s + SETTLING_S) * lost + (behind(window_s) - SETTLING_S) * self._behind
 
     def _expected(self) -> float:
