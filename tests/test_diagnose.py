@@ -194,11 +194,32 @@ def test_a_loop_that_does_two_stretches_of_the_work_is_the_step() -> None:
         for _ in range(12):
             made.launches(5, 9000, 2000)
             made.turn()
-        made.turns[-1] = (*made.turns[-1][:3], True)
+        made.runs(2_000_000)
         made.launches(30, 7000, 1000)
     steps = find_steps(made.trace())
     assert (steps.found, steps.name) == ("loop", "train.py:5")
     assert set(np.diff(steps.calls)) == {5}
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_of_a_fast_loop_turns_that_were_not_noted_are_steps_where_calls_tell_their_begin(waits: bool) -> None:
+    """Every ninth turn submits more. Without a wait all calls are equal, and nothing tells where a turn begins."""
+    made = Recorder()
+    for turn in range(100):
+        for _ in range(3):
+            made.launches(1)
+        if waits and turn % 9 == 0:
+            made.launch("other", 3000)
+        if waits:
+            made.wait()
+        if 10 <= turn < 40:
+            made.turn()
+    made.turns[-1] = (*made.turns[-1][:3], True)
+    made.runs(50_000_000)
+    made.launches(20)
+    steps = find_steps(made.trace())
+    assert (steps.found, steps.name) == ("loop", "train.py:5")
+    assert (steps.count, {*np.diff(steps.calls).tolist()}) == ((98, {4, 5}) if waits else (28, {3}))
 
 
 def test_calls_that_never_repeat_have_no_steps() -> None:

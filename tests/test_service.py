@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import make_recording
+import make_trace
 import msgspec
 import pytest
 from command_line import call
@@ -25,6 +26,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from watched import NotPython, Place
 
 from microbench.core.errors import ExitCode, UsageError
+from microbench.diagnosis.diagnosis import diagnose
 from microbench.fleet.windows import Window
 from microbench.library.answers import costs_of
 from microbench.recorder import cells
@@ -33,7 +35,7 @@ from microbench.service.budget import LEAST_BETWEEN_S, SETTLING_S, Budget, behin
 from microbench.service.door import MOST_BYTES, MOST_GUESTS, PATIENCE_S, Door, ask, run_folder
 from microbench.service.metrics import MOST_NAMES, Metrics
 from microbench.service.service import Service
-from microbench.service.windows import COUNTED
+from microbench.service.windows import COUNTED, shown
 from microbench.traces.reading import read
 
 NO_PARTS: Mapping[str, float] = {}
@@ -591,6 +593,22 @@ def test_the_newest_recordings_and_the_slowest_are_kept(here: Path, monkeypatch:
     assert 2 in sizes
     assert max(sizes) == 9
     assert len(sizes) < 9
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_small_part_of_a_window_is_shown_if_it_is_all_that_was_noted_of_a_fast_loop(fast: bool) -> None:
+    made = make_trace.Recorder()
+    for turn in range(100):
+        for _ in range(3):
+            made.launches(1 if fast or turn < 20 else 0)
+            made.runs(10_000)
+        if turn < 20:
+            made.turn()
+    made.turns[-1] = (*made.turns[-1][:3], fast)
+    found = diagnose(made.trace(windows=((0, made.now_ns),)), costs_of(None).fit)
+    assert found.steps is not None
+    window = shown("serve.py-42", "serve.py-42-000001.rows", 0.0, 0.0, found)
+    assert (len(window.steps_s) if window else 0) == (18 if fast else 0)
 
 
 def test_a_recording_that_ends_in_an_error_ends_nothing_else(private: Path, tmp_path: Path) -> None:

@@ -131,7 +131,20 @@ def _turning(trace: Trace, tokens: Tokens, turns: Turns) -> Found:
     """The first calls of the turns of a loop that submit work."""
     begins = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns)
     first = np.searchsorted(np.flatnonzero(tokens.submits), begins)
-    return Found(begins[np.append(True, np.diff(first) > 0)], "loop", turns.place)
+    begins = begins[np.append(True, np.diff(first) > 0)]
+    return Found(_all_turns(tokens.names, begins) if turns.cut else begins, "loop", turns.place)
+
+
+def _all_turns(names: IntArray, begins: IntArray) -> IntArray:
+    """The begins of a fast loop's turns, of which only some were noted: where calls follow as behind a noted begin, and
+    as nowhere else between noted ones. If no number of calls tells the begins from the rest, the noted ones alone."""
+    inside, ahead = np.arange(begins[0], begins[-1]), 1
+    while ahead <= np.diff(begins).max(initial=0):
+        found = np.flatnonzero(np.isin(names, names[begins[:-1]]))
+        if np.array_equal(np.intersect1d(found, inside), begins[:-1]):
+            return np.union1d(found, begins)
+        names, ahead = _mixed(names + _mixed(np.append(names[ahead:], np.zeros(ahead, np.int64)))), 2 * ahead
+    return begins
 
 
 def _called(trace: Trace, asked: str) -> list[Found]:
@@ -395,7 +408,7 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     begins_ns = np.append(tokens.first_ns, int(trace.work["end_ns"].max()))[
         np.append(submitting, len(trace.calls))[np.searchsorted(submitting, begins)]
     ]
-    if found == "repetition":  # a break between two phases is no step
+    if found != "annotations":  # a break between two phases is no step
         apart_ns = np.diff(begins_ns)
         runs = np.split(np.arange(len(begins)), np.flatnonzero(apart_ns > LONGEST * np.median(apart_ns)) + 1)
         longest = max(runs, key=len)
