@@ -43,7 +43,7 @@ LINES = {
     "core": 1526,  # async functions and generators are run
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
-    "recorder": 1779,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
+    "recorder": 1782,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
     "gpu": 8390,
     "meter": 951,
     "experiments": 9939,  # async functions and generators are run; compilers have bounded memory; large outputs
@@ -53,7 +53,7 @@ LINES = {
     "model": 3999,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
-    "traces": 3427,
+    "traces": 3442,
     "diagnosis": 7267,  # what changed; largest kernels; what to record anew; who pauses; small copies; a lost window
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8117,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON

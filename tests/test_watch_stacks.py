@@ -21,7 +21,7 @@ from watched import Place, Recorded
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.host_time import called_from
 from microbench.diagnosis.idle import Idle, idle
-from microbench.diagnosis.owners import LOCK, owners
+from microbench.diagnosis.owners import LOCK, REQUESTS, owners
 from microbench.diagnosis.words import findings
 from microbench.recorder import cells
 from microbench.recorder.program import How
@@ -465,3 +465,29 @@ for other in others:
     seen = msgspec.structs.replace(trace, processor=trace.processor._replace(all_ns=10**7, ready_ns=10**7))
     rules = {one.rule for one in findings(diagnose(seen, costs()))}
     assert "diagnose.processor" not in rules, "what was seen for 10 ms says nothing of the time before"
+
+
+def test_a_server_with_a_thread_for_each_request_waits_for_requests(place: Place, tmp_path: Path) -> None:
+    """Each of its threads has ended when the next one begins, often with the same number."""
+    text = """
+import http.server, threading, time, torch, urllib.request
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        torch.catch_up()
+        torch.unlocked.stand_in_steps(1, 20)
+        time.sleep(0.01)
+        self.send_response(204)
+        self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+def ask():
+    for _ in range(40):
+        time.sleep(0.02)
+        urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}").close()
+    server.shutdown()
+threading.Thread(target=ask).start()
+server.serve_forever(0.05)
+"""
+    found = owners(idle_of(only(place.recorded(text, tmp_path, how=STACKS))))
+    first = next(one for one in found if one.name != ABSENT)
+    assert first.name == REQUESTS

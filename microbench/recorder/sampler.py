@@ -310,6 +310,9 @@ class Sampler:
                 self._close(number, run)
                 begin_ns = min(max(since_ns, run[2]), now_ns)
             self._open[number] = [innermost, begin_ns, now_ns, 1, late]
+        running = {thread & THREAD for thread, *_ in stacks}
+        for number in self._open.keys() - running:  # another thread may get the number of one that has ended
+            self._close(number, self._open.pop(number))
         elsewhere = (runs for thread, runs, waits in stacks if thread & THREAD != self._main_thread and runs == waits)
         holder = next(filter(None, elsewhere), 0) if kept else 0
         call = self._kept[2].words()[:1] if holder else []  # where the kernel tells in which call the main thread is

@@ -38,6 +38,7 @@ MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells
 MOST_TEXTS = 200_000
 MOST_FACT = 200  # characters
+BEGUN = re.compile(r"(?:.*/)?threading\.py (?:Thread\.)?_bootstrap")
 MOST_SAMPLED = 64  # threads whose samples become ranges
 MOST_DEEP = 64  # functions of a stack that are kept: the outermost ones and the innermost
 UNKNOWN_32 = 0xFFFFFFFF  # of a stream or an event
@@ -180,6 +181,7 @@ class _Texts:
         self.kernels: dict[int, str] = {}
         self.lines: dict[int, Stack] = {}  # by the key of the innermost frame
         self._own: set[int] = set()  # frames of the program's own code and those that it called
+        self.begun: set[int] = set()  # frames of threads that Python's threading has begun
         self.callers: dict[str, frozenset[str]] = {}
         self.loops: dict[int, Loop] = {}
         self.left_out = 0
@@ -217,12 +219,13 @@ class _Texts:
     def _frame(self, key: int, caller: int, own: bool, place: str) -> None:
         """Take a frame: the line is the innermost one of the program's own code, and the function is of a package."""
         line, functions = self.lines.get(caller, Stack(""))
-        by_own = caller in self._own
+        by_own, name = caller in self._own, LINE_NUMBER.sub("", place)
         if own or by_own:
             self._own.add(key)
+        if caller in self.begun or BEGUN.fullmatch(name):
+            self.begun.add(key)
         if own:
             self.callers[place] = self.callers.get(place, frozenset()) | ({line} if by_own else set())
-        name = LINE_NUMBER.sub("", place)
         if name == place:  # a function in C, which has no lines
             name, place = f"{place} at {line}", line
         called = () if own else (*functions[: MOST_DEEP - 1], name)
@@ -412,7 +415,8 @@ class _Reader:
         """Make ranges of the samples of each thread that submits work; of many threads, only of those with most calls.
 
         While such a thread runs no Python (like the thread of PyTorch's backward pass), the main thread mostly waits
-        for it. Its ranges then say where the main thread is.
+        for it. Its ranges then say where the main thread is. A thread of Python's own without Python has ended, as a
+        server's do behind each request; it has the ranges of the main thread until another one has its number.
         """
         calls, collector = self._collector.calls.rows, self._collector
         if not self._kept[cells.SAMPLES] or not len(calls):
@@ -434,15 +438,25 @@ class _Reader:
         taken = {one: np.concatenate([due[one], rows["end_ns"]]).astype(np.int64) for one, rows in each.items()}
         at_ns = {thread: np.unique([*taken[one], *taken[main]]) for thread, one in submitting.items()}
         for thread, number in submitting.items():
-            found = lines(each[number], self._named_line)
-            found = within(found if number == main else filled(found, main_lines), first_ns, last_ns)
+            rows = each[number]
+            if ends := number != main and self._is_pythons(number, rows):
+                both = filled(lines(rows, int, 2 * cells.SAMPLE_NS), lines(each[main], int))
+                rows = np.zeros(len(both.name), rows.dtype)
+                rows["begin_ns"], rows["end_ns"], rows["name"] = both
+            found = lines(rows, self._named_line)
+            found = within(found if ends or number == main else filled(found, main_lines), first_ns, last_ns)
             self._add_ranges(Category.LINE, thread, found)
-            for found in self._functions(each[number]):
+            for found in self._functions(rows):
                 self._add_ranges(Category.FUNCTION, thread, within(found, first_ns, last_ns))
             of_main = 0 if number == main else NONE
             for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, of_main), (cells.LOCKED, of_main)):
                 self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
         return counted(list(each.values()), at_ns)
+
+    def _is_pythons(self, thread: int, samples: Table) -> bool:
+        """Whether Python's threading has begun a thread, by its samples and its calls that were asked."""
+        asked = [rows["name"][rows["place"] == thread] for rows in self._kept[cells.CALLED_FROM]]
+        return not self._texts.begun.isdisjoint(np.unique(np.concatenate([samples["name"], *asked])).tolist())
 
     def _known_exactly(self, kind: int, thread: int) -> Lines:
         """The times in which a thread collected Python's garbage, or had no processor or not Python's lock."""

@@ -31,15 +31,16 @@ def in_order(rows: Table) -> Table:
     return kept
 
 
-def lines(rows: Table, name: Callable[[int], int]) -> Lines:
+def lines(rows: Table, name: Callable[[int], int], following_ns: int = FOLLOWING_NS) -> Lines:
     """The lines in which samples found a thread; ``rows`` are in order. Those without a name (NONE) are left out.
 
     Stacks that follow each other in one line are one. The change from one line to the next is taken to be halfway
-    between two samples that follow each other. Where none follows, a line goes on for half of the time between samples.
+    between two samples that follow each other within a time. Where none follows, a line goes on for half of the time
+    between samples.
     """
     begin, end = rows["begin_ns"].astype(np.int64), rows["end_ns"].astype(np.int64)
     apart = begin[1:] - end[:-1]
-    following = apart <= FOLLOWING_NS
+    following = apart <= following_ns
     before = np.append(SAMPLE_NS // 2, np.where(following, apart - apart // 2, SAMPLE_NS // 2))
     behind = np.append(np.where(following, apart // 2, SAMPLE_NS // 2), SAMPLE_NS // 2)
     keys, place = np.unique(rows["name"], return_inverse=True)
