@@ -284,6 +284,7 @@ def test_work_that_waits_in_its_queue_while_nothing_runs_is_said_and_no_graph_is
     assert found.graph is None
     (told,) = (one for one in words.findings(found) if "probably another program uses it" in one.title and one.advice)
     assert told.advice.startswith("`nvidia-smi` shows who uses the GPU")
+    assert line_of(found, "next").startswith(told.title), "what else would save time comes behind it"
     assert "work waits in its queue meanwhile" in next(
         one.title for one in words.findings(found) if one.rule == "diagnose.bound"
     )

@@ -316,7 +316,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
         if check.forbids:
             yield Finding(
                 rule="diagnose.health",
-                severity="warning",
+                severity="advice" if check.name == HELD else "warning",
                 title=check.title or check.words + (f" ({percent(check.share)})" if check.share else ""),
                 text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
                 threshold="a check that forbids a verdict",
