@@ -21,8 +21,8 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 from msgspec.structs import replace  # noqa: E402
 from watched import Place, Recorded  # noqa: E402
 
-from microbench.diagnosis.idle import Stack, idle  # noqa: E402
-from microbench.diagnosis.owners import OWN, PYTHONS, Owner, owners  # noqa: E402
+from microbench.diagnosis.idle import Stack, idle, owners  # noqa: E402
+from microbench.diagnosis.owners import OWN, PYTHONS, Owner  # noqa: E402
 from microbench.recorder.program import How  # noqa: E402
 
 STEPS = 60

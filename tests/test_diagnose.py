@@ -26,10 +26,10 @@ from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Grap
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.gpu_use import pages_s, unfilled_s
 from microbench.diagnosis.health import checks
-from microbench.diagnosis.host_time import DOINGS, doing, overlaps, slices
-from microbench.diagnosis.idle import CAUSES, MANAGED, ON_MANAGED, idle
+from microbench.diagnosis.host_time import DOINGS, MANAGED, ON_MANAGED, doing, overlaps, slices
+from microbench.diagnosis.idle import CAUSES, idle, owners
 from microbench.diagnosis.latencies import recorded_latencies
-from microbench.diagnosis.owners import NAMELESS, owners
+from microbench.diagnosis.owners import NAMELESS
 from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.turns import _stretches, loops_of
 from microbench.diagnosis.unwatched import OWN_S, USUAL_S, beyond_calls, unwatched

@@ -21,7 +21,8 @@ from microbench.diagnosis import ranks, words
 from microbench.diagnosis.advice import of_target, target
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.health import ANEW, FEWER
-from microbench.diagnosis.idle import BETWEEN, OWN_TIME
+from microbench.diagnosis.host_time import BETWEEN
+from microbench.diagnosis.idle import OWN_TIME
 from microbench.diagnosis.stacks import speedscope
 from microbench.report.page.diagnosis import build
 from microbench.report.sheets.diagnosis import answer, ranks_screen, screen, tables

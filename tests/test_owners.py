@@ -14,7 +14,7 @@ from test_diagnose import costs, diagnosed
 from microbench.core.errors import ExitCode
 from microbench.core.units import times
 from microbench.diagnosis.diagnosis import diagnose
-from microbench.diagnosis.idle import BETWEEN, CAUSES, Idle
+from microbench.diagnosis.idle import BETWEEN, CAUSES, Idle, owners
 from microbench.diagnosis.lanes import perfetto
 from microbench.diagnosis.owners import (
     AWAITS,
@@ -28,8 +28,7 @@ from microbench.diagnosis.owners import (
     REQUESTS,
     Owner,
     owner_of,
-    owners,
-)  # fmt: skip
+)
 from microbench.diagnosis.stacks import flame, rows, tree
 from microbench.diagnosis.words import findings, owner_words
 from microbench.report.sheets.diagnosis import answer

@@ -20,8 +20,8 @@ from watched import Place, Recorded
 
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.host_time import called_from
-from microbench.diagnosis.idle import Idle, idle
-from microbench.diagnosis.owners import LOCK, REQUESTS, owners
+from microbench.diagnosis.idle import Idle, idle, owners
+from microbench.diagnosis.owners import LOCK, REQUESTS
 from microbench.diagnosis.words import findings
 from microbench.recorder import cells
 from microbench.recorder.program import How
@@ -491,3 +491,25 @@ server.serve_forever(0.05)
     found = owners(idle_of(only(place.recorded(text, tmp_path, how=STACKS))))
     first = next(one for one in found if one.name != ABSENT)
     assert first.name == REQUESTS
+
+
+def test_what_a_thread_does_that_has_the_work_counts_and_not_that_the_next_one_waits_for_some(
+    place: Place, tmp_path: Path
+) -> None:
+    text = """
+import threading, time, torch
+from concurrent.futures import ThreadPoolExecutor
+def work():
+    torch.catch_up()
+    torch.unlocked.stand_in_steps(1, 20)
+    time.sleep(0.015)
+with ThreadPoolExecutor(3) as pool:
+    begun = threading.Barrier(3)
+    list(pool.map(lambda _: begun.wait(), range(3)))
+    for _ in range(40):
+        pool.submit(work).result()
+        time.sleep(0.005)
+"""
+    found = owners(idle_of(only(place.recorded(text, tmp_path, how=STACKS))))
+    first, second = [one for one in found if one.name != ABSENT][:2]
+    assert (first.name, second.name) == ("waiting in a sleep", "waiting in a lock or a queue")

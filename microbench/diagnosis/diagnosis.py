@@ -18,7 +18,8 @@ from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
-from microbench.diagnosis.idle import BETWEEN, MANAGED, ON_MANAGED, Cause, Idle, busiest, idle
+from microbench.diagnosis.host_time import BETWEEN, MANAGED, ON_MANAGED
+from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Change, Recorded, SmallCopies, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere

@@ -12,7 +12,8 @@ from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent
 from microbench.diagnosis.communication import kinds_of_work
 from microbench.diagnosis.diagnosis import Diagnosis, each, window_of
-from microbench.diagnosis.idle import BETWEEN, FAULT_NS, ON_MANAGED, busiest, gaps_of, said
+from microbench.diagnosis.host_time import BETWEEN, ON_MANAGED
+from microbench.diagnosis.idle import FAULT_NS, busiest, gaps_of, said
 from microbench.diagnosis.kernel_names import OWN, family
 from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
 

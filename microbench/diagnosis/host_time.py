@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ IntArray = npt.NDArray[np.int64]
 Doing = Literal["between", "launch", "wait", "copy", "allocation", "module", "other_call", "profiler"]
 DOINGS: tuple[Doing, ...] = get_args(Doing)
 
+# The cause of idle time while no call is made, and two owners of it that no range names.
+BETWEEN: Final = "Python and framework time between CUDA calls"
+MANAGED, ON_MANAGED = "managed memory that the host touches", "the host's own work on managed memory"
 OVERHEAD, DRIVER, FUNCTION, PYTHON = (RANGE_KINDS.index(kind) for kind in ("overhead", "driver", "function", "python"))
 NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")

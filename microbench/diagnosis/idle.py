@@ -13,7 +13,18 @@ import numpy.typing as npt
 
 from microbench.diagnosis.communication import Collective, collectives, kinds_of_work
 from microbench.diagnosis.events import held_by_events
-from microbench.diagnosis.host_time import DOINGS, Doing, Slices, overlaps, slices, without_number
+from microbench.diagnosis.host_time import (
+    BETWEEN,
+    DOINGS,
+    MANAGED,
+    ON_MANAGED,
+    Doing,
+    Slices,
+    overlaps,
+    slices,
+    without_number,
+)  # fmt: skip
+from microbench.diagnosis.owners import Owner, handed_on, owner_of
 from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, migrates, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -24,7 +35,6 @@ Cause = Literal[
     "module load", "another stream's event", "another stream", "launch latency", "device gaps", "profiler", "unknown",
 ]  # fmt: skip
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-BETWEEN: Cause = "Python and framework time between CUDA calls"
 BY_DOING: Mapping[Doing, Cause] = {
     "between": BETWEEN, "launch": "launch calls", "wait": "waits", "copy": "copies",
     "allocation": "allocation", "module": "module load", "other_call": "other calls", "profiler": "profiler",
@@ -151,7 +161,6 @@ COMPILING = re.compile(
     re.IGNORECASE,
 )
 HELD_BACK, UNCALLED, TOUCHED, LOOPED = -2, -3, -4, -5
-MANAGED, ON_MANAGED = "managed memory that the host touches", "the host's own work on managed memory"
 UNNAMED = {
     HELD_BACK: "work held back in its queue", UNCALLED: "work without a recorded call", TOUCHED: MANAGED,
     LOOPED: ON_MANAGED,
@@ -240,7 +249,7 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
         begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
         returned = trace.calls["end_ns"][call[own]]
         until = np.clip(returned, begins, ends)
-        yield _until_call(trace, slices(trace, thread), begins, until)
+        yield _until_call(trace, handed_on(trace, thread), begins, until)
         yield from _behind_call(trace, returned > begins, held[own], until, ends)
 
 
@@ -300,3 +309,17 @@ def _behind_call(
 def _waits_for_events(trace: Trace) -> bool:
     """Whether a stream waits for another one anywhere in the trace."""
     return any("StreamWaitEvent" in name_of(trace, name) for name in np.unique(trace.calls["name"]))
+
+
+def owners(of: Idle) -> list[Owner]:
+    """The owners of the host time between CUDA calls in which the GPU idles, the largest first."""
+    found: dict[str, Counter[str]] = {}
+    for (cause, *names), ns in of.stacks_ns.items():
+        if cause == BETWEEN:
+            owner, most = owner_of(names)
+            found.setdefault(owner, Counter())[most] += ns
+    each = ((owner, parts.total(), *parts.most_common(1)[0]) for owner, parts in found.items())
+    return sorted(
+        (Owner(owner, ns * 1e-9, most, most_ns * 1e-9) for owner, ns, most, most_ns in each),
+        key=lambda one: -one.seconds,
+    )

@@ -11,8 +11,8 @@ import numpy as np
 
 from microbench.core.units import plain
 from microbench.diagnosis.diagnosis import Diagnosis, window_of
-from microbench.diagnosis.host_time import DRIVER, OVERHEAD, doing
-from microbench.diagnosis.idle import BETWEEN, BY_DOING, CAUSES, Cause, busiest, gaps_of, place_name, said, stretches
+from microbench.diagnosis.host_time import BETWEEN, DRIVER, OVERHEAD, doing
+from microbench.diagnosis.idle import BY_DOING, CAUSES, Cause, busiest, gaps_of, place_name, said, stretches
 from microbench.diagnosis.steps import unnumbered
 from microbench.diagnosis.window import around, begin_of
 from microbench.traces.trace import NONE, RANGE_KINDS, WORK_KINDS, Trace

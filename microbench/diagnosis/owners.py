@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.diagnosis.host_time import BACKWARD, LINE_OF_CODE
-from microbench.diagnosis.idle import BETWEEN, MANAGED, ON_MANAGED, Idle
+import numpy as np
+
+from microbench.diagnosis.host_time import BACKWARD, DOINGS, LINE_OF_CODE, MANAGED, ON_MANAGED, Slices, slices
+from microbench.traces.trace import Trace
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
@@ -102,6 +103,8 @@ WAITS = tuple(
 )  # fmt: skip
 
 
+# A thread that waits in these waits for what others give it.
+HANDED = (REQUESTS, f"{WAITING}in a lock or a queue", f"{WAITING}in a socket or a pipe")
 # A server waits for a request in these, unless it has called the program's own code since.
 SERVERS = re.compile(
     r"(?:.*/)?(?:http/server|socketserver|grpc/_server|werkzeug/serving|wsgiref/\w+|aiohttp/web\w*"
@@ -190,15 +193,32 @@ def _of_name(name: str) -> str:
     return OWN if function["line"] and not (first and rest) else package
 
 
-def owners(idle: Idle) -> list[Owner]:
-    """The owners of the host time between CUDA calls in which the GPU idles, the largest first."""
-    found: dict[str, Counter[str]] = {}
-    for (cause, *names), ns in idle.stacks_ns.items():
-        if cause == BETWEEN:
-            owner, most = owner_of(names)
-            found.setdefault(owner, Counter())[most] += ns
-    each = ((owner, parts.total(), *parts.most_common(1)[0]) for owner, parts in found.items())
-    return sorted(
-        (Owner(owner, ns * 1e-9, most, most_ns * 1e-9) for owner, ns, most, most_ns in each),
-        key=lambda one: -one.seconds,
-    )
+def handed_on(trace: Trace, thread: int) -> Slices:
+    """A thread's whole time. While it waits for what another thread gives it, it has what the thread does that called
+    CUDA last, unless that one waits so too or nothing says what it does."""
+    of, calls = slices(trace, thread), trace.calls
+    firsts = np.flatnonzero(np.append(True, np.diff(calls["thread"]) != 0)[: len(calls)])
+    for other in np.setdiff1d(calls["thread"][firsts], thread).tolist():
+        waits = np.array([owner_of(stack)[0] in HANDED for stack in of.stacks])[of.path]
+        waits &= of.doing == DOINGS.index("between")
+        if not waits.any():
+            break
+        his = slices(trace, other)
+        known = np.array([owner_of(stack)[0] not in HANDED and not _elsewhere(stack) for stack in his.stacks])[his.path]
+        edges_ns = np.unique(np.concatenate([of.edges_ns[:-1], his.edges_ns[:-1], calls["begin_ns"][firsts]]))
+        own, its = (np.searchsorted(one.edges_ns, edges_ns, "right") - 1 for one in (of, his))
+        last = np.searchsorted(calls["begin_ns"][firsts], edges_ns, "right") - 1
+        taken = waits[own] & known[its] & (last >= 0) & (calls["thread"][firsts][last] == other)
+        paths = of.path % len(of.stacks), len(of.stacks) + his.path % len(his.stacks)  # NONE is the last one
+        doing, call, name, path = (
+            np.where(taken, two[its], one[own])
+            for one, two in ((of.doing, his.doing), (of.call, his.call), (of.name, his.name), paths)
+        )
+        stacks = (*of.stacks, *his.stacks, of.stacks[-1])
+        of = Slices(np.append(edges_ns, of.edges_ns[-1]), doing, call, name, path, stacks)
+    return of
+
+
+def _elsewhere(stack: Sequence[str]) -> bool:
+    """Whether nothing says what a thread does: at most where the main thread is meanwhile."""
+    return not stack or stack[0] == BACKWARD or stack[0].startswith(MAIN_AT)

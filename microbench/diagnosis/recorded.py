@@ -26,7 +26,7 @@ from microbench.diagnosis.host_time import (
     without_number,
 )  # fmt: skip
 from microbench.diagnosis.kernel_names import family
-from microbench.diagnosis.owners import awaits, owner_of
+from microbench.diagnosis.owners import awaits, handed_on, owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps, Tokens
 from microbench.diagnosis.turns import loops_of
 from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
@@ -374,7 +374,8 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     begins = steps.calls[:: steps.every]
     lengths = np.diff(begins)
     table, work = trace.calls, trace.work
-    of = {thread: slices(trace, thread) for thread in np.unique(table["thread"][begins[0] : begins[-1] + 1]).tolist()}
+    threads = np.unique(table["thread"][begins[0] : begins[-1] + 1]).tolist()
+    of = {thread: handed_on(trace, thread) for thread in threads}
     if steps.likeness >= ALIKE and np.all(lengths == lengths[0]):
         chosen = begins[:-1]
     else:

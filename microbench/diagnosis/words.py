@@ -27,7 +27,8 @@ from microbench.diagnosis.diagnosis import (
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
-from microbench.diagnosis.idle import BETWEEN, Cause, said
+from microbench.diagnosis.host_time import BETWEEN
+from microbench.diagnosis.idle import Cause, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
     ELSEWHERE,
@@ -41,7 +42,6 @@ from microbench.diagnosis.owners import (
     REQUESTS,
     WAITING,
     Owner,
-    owners,
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
 from microbench.diagnosis.steps import PAUSE_S

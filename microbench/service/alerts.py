@@ -10,7 +10,7 @@ from datetime import datetime
 import numpy as np
 
 from microbench.core.units import as_time
-from microbench.diagnosis.idle import BETWEEN
+from microbench.diagnosis.host_time import BETWEEN
 from microbench.fleet.changes import LEAST_CAMPAIGNS, bar, changes, places, scatters
 from microbench.fleet.windows import Window
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from microbench.diagnosis.changed import side
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.owners import owners
+from microbench.diagnosis.idle import owners
 from microbench.diagnosis.unwatched import CALLED_S
 from microbench.fleet.windows import Window
 from microbench.traces.collector import MAX_TIME_NS

@@ -9,8 +9,7 @@ from markupsafe import Markup
 from microbench.core.units import as_time, percent, plain
 from microbench.diagnosis import lanes, stacks
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES, said
-from microbench.diagnosis.owners import owners
+from microbench.diagnosis.idle import CAUSES, owners, said
 from microbench.diagnosis.words import speedup
 from microbench.report.document import Lane, Span, TimeLine
 from microbench.report.page.page import packed

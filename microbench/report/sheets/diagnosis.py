@@ -7,8 +7,7 @@ from microbench.core.units import MISSING, as_time, counted, percent, plain, qua
 from microbench.diagnosis import ranks, stacks, words
 from microbench.diagnosis.diagnosis import Diagnosis, each
 from microbench.diagnosis.gpu_use import largest
-from microbench.diagnosis.idle import CAUSES, said
-from microbench.diagnosis.owners import owners
+from microbench.diagnosis.idle import CAUSES, owners, said
 from microbench.diagnosis.steps import REPEATED
 from microbench.diagnosis.window import OTHERS
 from microbench.report.document import AnswerLine, Block, Cell, Column, Screen, Table, Tone, answer_line, columns

@@ -8,7 +8,8 @@ from typing import Literal
 from microbench.core.units import as_time, plain
 from microbench.diagnosis import lanes, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import BETWEEN, CAUSES, OWN_TIME
+from microbench.diagnosis.host_time import BETWEEN
+from microbench.diagnosis.idle import CAUSES, OWN_TIME
 from microbench.diagnosis.lanes import IDLE, Stretch, What
 from microbench.report.document import Lane, Report, Section, Span, Table, TimeLine, Tone
 from microbench.report.suites.timeline import time_ticks
