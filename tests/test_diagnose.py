@@ -222,6 +222,45 @@ def test_of_a_fast_loop_turns_that_were_not_noted_are_steps_where_calls_tell_the
     assert (steps.count, {*np.diff(steps.calls).tolist()}) == ((98, {4, 5}) if waits else (28, {3}))
 
 
+def test_ranges_with_the_work_are_steps_and_longer_ones_with_little_of_it_are_none() -> None:
+    made = Recorder()
+    for turn in range(4):
+        with made.range("read", "annotation"):
+            made.runs(900_000)
+            made.launch("upload", 500)
+        with made.range("group", "annotation"):
+            for kernel in range(5 + turn % 2):
+                made.launch(f"kernel_{kernel}", 40_000)
+            made.wait()
+    steps = find_steps(made.trace())
+    assert (steps.found, steps.name) == ("annotations", "group")
+
+
+def test_equal_steps_are_alike_where_one_makes_a_call_more() -> None:
+    made = Recorder()
+    for step in range(6):
+        with made.range(f"step#{step}", "annotation"):
+            for kernel in range(20):
+                made.launch(f"kernel_{kernel}", 2000)
+                if (kernel, step) == (1, 3):
+                    made.call("cudaMalloc", 3000)
+    assert find_steps(made.trace()).likeness > 0.95
+
+
+def test_submitting_calls_that_repeat_are_steps_where_others_come_in_between() -> None:
+    made, chance = Recorder(), np.random.default_rng(1)
+    for _ in range(5):
+        for kernel in range(40):
+            for _ in range(chance.integers(3)):
+                made.call(f"cudaEventQuery_{chance.integers(100)}", 500)
+            made.launch(f"kernel_{kernel}", 2000)
+    steps = find_steps(made.trace())
+    assert (steps.found, steps.count) == ("repetition", 3)
+    for kernel in range(80):
+        made.launch(f"other_{kernel}", 2000)
+    assert find_steps(made.trace()) is None, "where much else is submitted a part may repeat"
+
+
 def test_calls_that_never_repeat_have_no_steps() -> None:
     made = Recorder()
     for kernel in range(40):

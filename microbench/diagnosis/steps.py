@@ -20,7 +20,7 @@ IntArray = npt.NDArray[np.int64]
 
 DIFFERENT = 8  # calls that a step has if it is found without the waits of the program, or if it is the only one
 FEWEST = 3  # the fewest steps that count as a repetition
-COVERED = 0.6  # the share of the trace that annotated steps must cover
+COVERED = 0.6  # the share of the trace, or of the GPU's work, that annotated steps must cover
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
 REPEATED = 0.5  # the share of calls that must repeat in steps
 # The share of the GPU's work that repeating calls have at least if they are the program and not a part of it. In 200
@@ -215,7 +215,7 @@ class Found(NamedTuple):
 
 
 def _annotated(trace: Trace) -> list[Found]:
-    """The first calls of ranges that follow one another and cover most of the trace, like ProfilerStep#3.
+    """The first calls of ranges that follow one another and cover most of the trace or its work, like ProfilerStep#3.
 
     One or two of them have to be numbered, and the last of these begins is that of the first call behind them.
     """
@@ -231,6 +231,8 @@ def _annotated(trace: Trace) -> list[Found]:
     for place, (name, thread) in enumerate(zip(annotations["name"], annotations["thread"], strict=True)):
         if not name_of(trace, name).startswith("nccl"):  # NCCL's own ranges of its calls
             groups[NUMBER.sub("", name_of(trace, name)), int(thread)].append(place)
+    work = trace.work[trace.work["call"] != NONE]
+    at_ns, lasts_ns = trace.calls["begin_ns"][work["call"]], work["end_ns"] - work["begin_ns"]
     found: list[tuple[float, Found]] = []
     for (name, _), places in groups.items():
         ranges = annotations[places]
@@ -239,7 +241,11 @@ def _annotated(trace: Trace) -> list[Found]:
         begins_ns, few = ranges["begin_ns"], len(places) < FEWEST
         if few:
             begins_ns = np.append(begins_ns, ranges["end_ns"][-1])
-        if apart and covered >= COVERED and not (few and name == name_of(trace, int(ranges["name"][0]))):
+        place = np.maximum(np.searchsorted(ranges["begin_ns"], at_ns, "right") - 1, 0)
+        inside = (at_ns >= ranges["begin_ns"][place]) & (at_ns < ranges["end_ns"][place])
+        works = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1) if apart else 0.0
+        numbered = name != name_of(trace, int(ranges["name"][0]))
+        if works >= LARGE and max(covered, works) >= COVERED and (numbered or not few):
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
             span = (int(begins_ns[0]), int(begins_ns[-1])) if few else None
             one = Found(np.minimum(begins, len(trace.calls) - 1), "annotations", unnumbered(name), span)
@@ -250,6 +256,7 @@ def _annotated(trace: Trace) -> list[Found]:
 def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
     """The longest stretch of calls that repeat. If without waits and copies to the host a part of it repeats by itself,
     with so many different calls that it is no layer, it is the step: a program may wait or read a number in some alone.
+    If nothing repeats, it is that of calls that submit work, where these are nearly all.
     """
     work = trace.work
     looks = _waits(trace)
@@ -263,7 +270,11 @@ def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
         step = tokens.names[shorter[0] : shorter[1]][tokens.submits[shorter[0] : shorter[1]]]
         if more >= 2 * fewer > 0 and more % fewer == 0 and len(np.unique(step)) >= DIFFERENT:
             return parts
-    return whole or parts
+    submits = np.flatnonzero(tokens.submits)
+    return whole or parts or [
+        one for one in _repeating(trace, tokens, looks, submits)
+        if np.diff(np.searchsorted(submits, one.begins))[:1].sum() * len(one.begins) >= LIKE * len(submits)
+    ]  # fmt: skip
 
 
 def _repeating(trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], places: IntArray) -> list[Found]:
@@ -436,7 +447,8 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
 
 
 def _likeness(values: IntArray, begins: IntArray, every: int) -> float:
-    """The mean share of a step's calls that the step ``every`` later has at the same place."""
+    """The mean share of a step's calls that the step ``every`` later has at the same place; of steps with unequal
+    numbers of calls the share that it has anywhere."""
     lengths = np.diff(begins)
     if np.all(lengths == lengths[0]):
         steps = values[begins[0] : begins[-1]].reshape(-1, lengths[0])
@@ -444,6 +456,7 @@ def _likeness(values: IntArray, begins: IntArray, every: int) -> float:
     shares = []
     for step in range(len(begins) - 1 - every):
         own, other = (values[begins[one] : begins[one + 1]] for one in (step, step + every))
-        both = min(len(own), len(other))
-        shares.append(float(np.sum(own[:both] == other[:both])) / max(len(own), len(other), 1))
+        _, both = np.unique(np.concatenate([own, other]), return_inverse=True)
+        counts = (np.bincount(one, minlength=len(both)) for one in (both[: len(own)], both[len(own) :]))
+        shares.append(float(np.minimum(*counts).sum()) / max(len(own), len(other), 1))
     return float(np.mean(shares)) if shares else 1.0
