@@ -277,12 +277,15 @@ def test_a_launch_bound_step_that_cannot_be_predicted_is_told_how_to_submit_less
 
 
 def test_work_that_waits_in_its_queue_while_nothing_runs_is_said_and_no_graph_is_foreseen() -> None:
-    trace = steps_of().trace()
+    made = steps_of()
+    made.call("cudaStreamWaitEvent", 700)
+    trace = made.trace()
     later_ns = 200_000 * np.arange(len(trace.work))
     trace.work["begin_ns"] += later_ns
     trace.work["end_ns"] += later_ns
     found = diagnose(trace, costs())
     assert found.graph is None
+    assert found.idle.causes["another stream"] == 0, "there is one stream"
     (told,) = (one for one in words.findings(found) if "probably another program uses it" in one.title and one.advice)
     assert told.advice.startswith("`nvidia-smi` shows who uses the GPU")
     assert line_of(found, "next").startswith(told.title), "what else would save time comes behind it"

@@ -307,8 +307,9 @@ def _behind_call(
 
 
 def _waits_for_events(trace: Trace) -> bool:
-    """Whether a stream waits for another one anywhere in the trace."""
-    return any("StreamWaitEvent" in name_of(trace, name) for name in np.unique(trace.calls["name"]))
+    """Whether there are several streams with work, and one waits for another anywhere in the trace."""
+    several = len(np.unique(trace.work[["device", "stream"]])) > 1
+    return several and any("StreamWaitEvent" in name_of(trace, name) for name in np.unique(trace.calls["name"]))
 
 
 def owners(of: Idle) -> list[Owner]:
