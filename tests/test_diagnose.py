@@ -1050,6 +1050,9 @@ def test_costs_of_another_gpu_are_said() -> None:
     made = steps_of(count=12, kernels=50, duration_ns=4000)
     assert "diagnose.machine" not in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA H200"))
     assert "diagnose.machine" in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA B200"))
+    several = made.trace(gpus={0: "NVIDIA H200", 1: "Intel(R) UHD Graphics", 2: "NVIDIA B200"})
+    found = diagnose(several, costs(), costs_of="NVIDIA B200")
+    assert finding(found, "diagnose.machine").title == "The trace is of NVIDIA H200, the costs are of NVIDIA B200"
 
 
 def test_a_few_pieces_of_work_have_no_verdict() -> None:
@@ -1241,14 +1244,15 @@ def test_pages_that_the_driver_moves_are_named() -> None:
     made.work.extend((begin_ns + 3000 * page, end_ns + 3000 * page, *more) for page in range(1, 100))
     assert finding(diagnosed(made), "diagnose.migrations").title.startswith(beginning)
     assert "diagnose.migrations" not in rules(diagnosed(steps_of()))
+    assert "diagnose.migrations" not in rules(moving_pages("HtoD", 100_000, "prefetched "))
 
 
-def moving_pages(way: str, apart_ns: int) -> Diagnosis:
+def moving_pages(way: str, apart_ns: int, cause: str = "") -> Diagnosis:
     """A kernel, then 200 pages of managed memory that take 5 us each."""
     made = Recorder()
     made.launch("add", 1_000_000)
     made.wait("cudaDeviceSynchronize")
-    name = made.name(f"{MIGRATION}Memcpy {way}")
+    name = made.name(f"{MIGRATION}{cause}Memcpy {way}")
     for page in range(200):
         begin_ns = made.now_ns + apart_ns * (page + 1)
         made.work.append((begin_ns, begin_ns + 5000, 7, 65536, 0, NONE, NONE, name, 0, 0, 1, 0, 0))
@@ -1260,6 +1264,7 @@ def test_the_host_that_touches_managed_memory_has_the_time_before_its_pages(way:
     found = moving_pages(way, 100_000)
     touched = {one.name: one for one in owners(found.idle)}[MANAGED if way == "DtoH" else NAMELESS]
     assert touched.seconds == pytest.approx(200 * 95e-6, rel=0.01)
+    assert "diagnose.migrations" in rules(found)
     if way == "DtoH":
         assert found.bound == "host-bound"
         assert "cudaMemPrefetchAsync" in touched.helps

@@ -228,6 +228,7 @@ def test_what_is_odd_comes_with_what_to_type(format: Format) -> None:
     wrong.work["end_ns"] -= 10_000_000
     assert finding(diagnose(wrong, costs()), "diagnose.health").advice == ANEW
     assert re.search(r"microbench|nsys|schedule=|start_trace", FEWER[format])
+    assert "--delay" not in FEWER[format], "a program may be over sooner"
 
 
 def test_a_folder_fits_a_narrow_terminal_with_what_is_left_out(tmp_path: Path) -> None:

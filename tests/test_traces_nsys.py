@@ -28,8 +28,9 @@ from nsys_export import (
 
 from microbench.core.errors import UsageError
 from microbench.diagnosis.diagnosis import diagnose
+from microbench.diagnosis.health import checks
 from microbench.traces import nsys, tables
-from microbench.traces.trace import NONE, RANGE_KINDS, WORK_KINDS, Table, Trace
+from microbench.traces.trace import NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, migrates
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +171,51 @@ def test_an_export_without_cuda_says_why(texts: list[str], why: str, tmp_path: P
         diagnose(trace, make_fit())
     whole = nsys.read(write(tmp_path / "whole.sqlite", {**rows, "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(600, 1)]}))
     assert not whole.lost
+
+
+@pytest.mark.parametrize(("kernels", "text", "forbids"), [
+    (50, "Not all CUDA events might have been collected.", ()),
+    (49, "Not all CUDA events might have been collected.", ()),
+    (40, "Not all CUDA events might have been collected.", ("idle time", "prediction")),
+    (50, "300 CUDA events were lost.", ("idle time", "prediction")),
+])  # fmt: skip
+def test_records_that_may_be_lost_forbid_nothing_where_launches_have_their_work(
+    kernels: int, text: str, forbids: tuple[str, ...], tmp_path: Path
+) -> None:
+    rows: Rows = {
+        "StringIds": small()["StringIds"],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(10_000 * number, number) for number in range(1, 51)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(10_000 * number + 7_000, number) for number in range(1, kernels + 1)],
+        "DIAGNOSTIC_EVENT": [{"text": text, "globalPid": GLOBAL_PROCESS}],
+    }
+    found = checks(nsys.read(write(tmp_path / "lost.sqlite", rows)), None)
+    assert [check.forbids for check in found if check.name == "lost: CUDA events"] == [forbids]
+
+
+def test_launches_that_fail_are_not_called_lost(tmp_path: Path) -> None:
+    rows: Rows = {
+        "StringIds": small()["StringIds"],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [
+            *(call(10_000 * number, number, returnValue=222) for number in range(1, 6)),
+            call(60_000, 6, 5, returnValue=1), call(70_000, 7, 5),
+        ],
+    }  # fmt: skip
+    trace = nsys.read(write(tmp_path / "none.sqlite", rows))
+    assert names(trace, trace.calls) == ["cudaLaunchKernel (error 222)"] * 5 + ["cudaMemcpyAsync"] * 2
+    with pytest.raises(UsageError, match=r"check its errors: cudaLaunchKernel \(error 222\)"):
+        diagnose(trace, make_fit())
+    copied = {**rows, "CUPTI_ACTIVITY_KIND_MEMCPY": [work(75_000, 7, bytes=4096, copyKind=1, srcKind=0, dstKind=2)]}
+    (failed, *_) = checks(nsys.read(write(tmp_path / "failed.sqlite", copied)), None)
+    assert failed.why == "5 launches failed: cudaLaunchKernel (error 222)"
+
+
+def test_pages_that_a_prefetch_moves_are_told_from_those_that_are_touched(tmp_path: Path) -> None:
+    pages = [
+        work(10_000 * cause, 0, bytes=4096, copyKind=kind, migrationCause=cause or None)
+        for kind, cause in ((1, 0), (11, 1), (11, 2), (12, 3), (12, 1))
+    ]
+    trace = nsys.read(write(tmp_path / "pages.sqlite", {"CUPTI_ACTIVITY_KIND_MEMCPY": pages}))
+    assert [int(migrates(trace, way).sum()) for way in ("", "Memcpy", "Memcpy DtoH")] == [4, 2, 1]
 
 
 def test_work_belongs_to_the_last_call_of_its_correlation_before_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import as_time, counted, percent, quantity, round_percent, size
+from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent, size
 from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
@@ -31,7 +31,7 @@ from microbench.model.forecast import making, predict, step_time
 from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
 from microbench.model.unknowns import End, filled
 from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import UNRECORDED, Trace, name_of
+from microbench.traces.trace import FAILED, UNRECORDED, Trace, name_of
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
@@ -217,11 +217,13 @@ def diagnose(
         if timeless:
             cause = f"{trace.source} does not say when a GPU worked: {counted(timeless, 'record')} of it cannot be read"
             raise UsageError(f"{cause}, such as a time that is no number", "record again")
-        launches = sum("Launch" in name_of(trace, name) for name in trace.calls["name"].tolist())
+        launches = [name for at in trace.calls["name"].tolist() if "Launch" in (name := name_of(trace, at))]
         if launches:
             raise UsageError(
-                f"{trace.source} has {launches} launches, but the profiler got no record of what the GPU did",
-                "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
+                f"{trace.source} has {len(launches)} launches, but the profiler got no record of what the GPU did",
+                f"let the program check its errors: {plain(launches[0])}"
+                if FAILED in launches[0]
+                else "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
             )
         why = next((what.removeprefix(UNRECORDED) for what in trace.lost if what.startswith(UNRECORDED)), "")
         again = "record CUDA activities (torch.profiler), or by nsys profile -t cuda the process that uses the GPU"

@@ -46,12 +46,12 @@ def _in_window(diagnosis: Diagnosis) -> BoolArray:
 
 def pages_s(diagnosis: Diagnosis) -> float:
     """The time in s in which the driver moves pages of managed memory, and in which the GPU idles before it does."""
-    trace, idle, pages = diagnosis.trace, diagnosis.idle, migrates(diagnosis.trace)
+    trace, idle, pages = diagnosis.trace, diagnosis.idle, migrates(diagnosis.trace, "Memcpy")
     if idle is None or not pages.any():
         return 0.0
     window = window_of(trace, diagnosis.steps)
     gaps, without = (gaps_of(work, idle.device, *window) for work in (trace.work, trace.work[pages]))
-    before, to_host = (gaps.end_ns - gaps.begin_ns), np.append(migrates(trace, to_host=True), False)[gaps.work]
+    before, to_host = (gaps.end_ns - gaps.begin_ns), np.append(migrates(trace, "Memcpy DtoH"), False)[gaps.work]
     before[to_host] = np.minimum(before[to_host], FAULT_NS)  # what is longer is the program's own work
     before_ns = int(before[np.append(pages, False)[gaps.work]].sum())
     return (window[1] - window[0] - int((without.end_ns - without.begin_ns).sum()) + before_ns) * 1e-9
@@ -82,7 +82,7 @@ def _migrations(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     if (takes_s := pages_s(diagnosis)) <= least_s:
         return
     trace, steps = diagnosis.trace, diagnosis.steps.count if diagnosis.steps is not None else 1
-    moved = trace.work[migrates(trace) & _in_window(diagnosis)]
+    moved = trace.work[migrates(trace, "Memcpy") & _in_window(diagnosis)]
     length = moved["bytes"][moved["bytes"] > 0].sum() / steps
     of = f" of {quantity(length, 'B')}" if length else ""
     yield Finding(

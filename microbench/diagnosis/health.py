@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.units import as_time, counted, percent
+from microbench.core.units import as_time, counted, percent, plain
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import LONGEST_WAY_NS
 from microbench.diagnosis.steps import Steps
 from microbench.traces.collector import AT_ZERO, BAD_TIME
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL, DAMAGED
-from microbench.traces.trace import NONE, WORK_KINDS, Format, Table, Trace, migrates
+from microbench.traces.trace import FAILED, NONE, PERHAPS, WORK_KINDS, Format, Table, Trace, migrates
 
 IntArray = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
@@ -48,7 +48,8 @@ ANEW = "Record with a newer version of the profiler, or by `microbench watch -- 
 FEWER: Mapping[Format, str] = {
     "PyTorch profiler": "Record fewer steps, the CPU too: profile(activities=[ProfilerActivity.CPU, "
     "ProfilerActivity.CUDA], schedule=schedule(wait=1, warmup=2, active=5))",
-    "Nsight Systems": "Record a part of the run: `nsys profile --trace=cuda,nvtx --delay 20 --duration 5 COMMAND`",
+    "Nsight Systems": "Record what lies between cudaProfilerStart() and cudaProfilerStop(): `nsys profile "
+    "--trace=cuda,nvtx --capture-range=cudaProfilerApi COMMAND`",
     "XLA profiler": "Trace fewer steps: jax.profiler.start_trace(FOLDER) and stop_trace() around five of them",
     "microbench recording": "Record shorter windows: `microbench watch --window 1s -- COMMAND`",
 }
@@ -131,12 +132,15 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "Record more steps, after the first ones, which often differ",
         )  # fmt: skip
     for kind, count in trace.lost.items():
-        cut = kind == CUT_TAIL
-        if kind in NAMING_ONLY:
-            yield Check(f"lost: {kind}", count, count / max(len(work), 1), "host code may lack names")
+        cut, name = kind == CUT_TAIL, kind.removesuffix(PERHAPS)
+        launches, _, submits = launches_of(trace)
+        unsure = name != kind and 0 < NEARLY_ALL * launches.sum() <= (launches & submits).sum()
+        if unsure or name in NAMING_ONLY:
+            why = "host code may lack names" if name in NAMING_ONLY else "perhaps none: the launches have their work"
+            yield Check(f"lost: {name}", count, count / max(len(work), 1), why)
             continue
         yield Check(
-            f"lost: {kind}", count, count / max(len(work), 1),
+            f"lost: {name}", count, count / max(len(work), 1),
             "the file ends inside an event: copy it again, or let the program end its profiler" if cut
             else "the recorder says that it lost records",
             ("idle time", "prediction"),
@@ -227,13 +231,14 @@ def launches_of(trace: Trace) -> tuple[Chosen, Chosen, Chosen]:
     submits = np.zeros(len(calls), dtype=bool)
     submits[work["call"][work["call"] != NONE]] = True
     # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
-    launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
+    named = ("Launch" in name and FAILED not in name and doing(name) == "launch" for name in (*trace.names, ""))
+    launches = np.array([*named])[calls["name"]]
     captured = launches & ~submits & _captured(trace, submits)
     return launches & ~captured, captured, submits
 
 
 def _launches(trace: Trace) -> Iterator[Check]:
-    """Launches that have no work: those that were captured, and those whose records are lost."""
+    """Launches that have no work: those that were captured, that failed, and whose records are lost."""
     launches, captured, submits = launches_of(trace)
     submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
     if graphed := int(captured.sum()):
@@ -241,6 +246,15 @@ def _launches(trace: Trace) -> Iterator[Check]:
         yield Check(
             f"launches captured into {whose}", graphed, 0.0, "they are no work yet, and run when the graph is replayed"
         )
+    refused = trace.calls["name"][np.array([FAILED in name for name in (*trace.names, "")])[trace.calls["name"]]]
+    if failed := len(refused):
+        share = failed / (failed + int(launches.sum()))
+        yield Check(
+            "launches that failed", failed, share, "the GPU did none of their work",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+            f"{counted(failed, 'launch', 'launches')} failed: {plain(trace.names[refused[0]])}",
+            "Let the program check its errors (cudaGetLastError) before its time is looked at",
+        )  # fmt: skip
     if lost := int((launches & ~submits).sum()):
         share = lost / max(int(launches.sum()), 1)
         yield Check(

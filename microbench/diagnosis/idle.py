@@ -239,7 +239,7 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
     pages = np.append(migrates(trace), False)[gaps.work] & (len(trace.calls) > 0)
     without = (call == NONE) & ~pages
     yield _alike(gaps.begin_ns[without], gaps.end_ns[without], "unknown", UNCALLED)
-    to_host = np.append(migrates(trace, to_host=True), False)[gaps.work]
+    to_host = np.append(migrates(trace, "Memcpy DtoH"), False)[gaps.work]
     for touched in (True, False):
         chosen = pages & (to_host == touched)
         yield from _before_pages(trace, gaps.begin_ns[chosen], gaps.end_ns[chosen], touched=touched)

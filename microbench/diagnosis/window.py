@@ -77,7 +77,12 @@ def one_window(trace: Trace) -> Trace:
 
 
 def of_one_gpu(trace: Trace) -> Trace:
-    """Of processes that use a GPU each, what belongs to the busiest GPU; ``unread`` then counts the others' work."""
+    """Of processes that use a GPU each, what belongs to the busiest GPU; ``unread`` then counts the others' work.
+
+    GPUs without work, which may be another maker's, are left out of ``gpus``.
+    """
+    used = {gpu: name for gpu, name in trace.gpus.items() if gpu in trace.work["device"]}
+    trace = msgspec.structs.replace(trace, gpus=used or trace.gpus)
     process = np.array([thread.process for thread in trace.threads] + [NONE])[np.append(trace.calls["thread"], NONE)]
     own, of = trace.work["device"] == busiest(trace), process[trace.work["call"]]
     users = np.unique(of[own & (of != NONE)])

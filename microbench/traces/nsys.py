@@ -39,8 +39,10 @@ from microbench.traces.tables import (
 )
 from microbench.traces.trace import (
     CALLS,
+    FAILED,
     MIGRATION,
     NONE,
+    PERHAPS,
     RANGE_KINDS,
     RANGES,
     SYNC_KINDS,
@@ -85,6 +87,7 @@ WORK_ROW_BYTES = 120
 LONGEST_VALUE_BYTES = 16 << 20
 NO_STREAM = NO_EVENT = 0xFFFFFFFF
 STREAM_WAIT = 2
+USER_PREFETCH = 1  # the cause of a migration by cudaMemPrefetchAsync
 MOST_CORRELATION = (1 << 40) - 1
 MOST_PROCESSES = 1 << 16
 UNNAMED = "(unnamed)"
@@ -396,11 +399,17 @@ class _Reader:
     def calls(self) -> tuple[Table, Numbers]:
         """CUDA calls, and the key by which work names its call."""
 
+        def with_error(name: int, error: int) -> str:
+            text = self.names.all[name]
+            return f"{text}{FAILED}{error})" if "Launch" in text else text
+
         def convert(piece: Numbers) -> tuple[Table, Numbers]:
             threads, names = self.thread_places(piece[:, 2]), self.string_places(piece[:, 4], API_VERSION)
+            if (failed := piece[:, 5] > 0).any():
+                names[failed] = self.named(np.column_stack([names, piece[:, 5]])[failed], with_error)
             return _table(CALLS, piece, thread=threads, name=names), self.keys(piece[:, 2], piece[:, 3])
 
-        return _with_keys(CALLS, self.converted(API, ("globalTid", "correlationId", "nameId"), convert))
+        return _with_keys(CALLS, self.converted(API, ("globalTid", "correlationId", "nameId", "returnValue"), convert))
 
     def work(self, finder: CallFinder) -> Table:
         parts: list[tuple[Table, Numbers]] = []
@@ -422,7 +431,7 @@ class _Reader:
 
         def copies(piece: Numbers) -> tuple[Table, Numbers]:
             memory = {name: _mapped(piece[:, place], memories) for name, place in (("source", 9), ("target", 10))}
-            name = self.named(piece[:, 8:11], lambda copy, *ends: _copy_name(copy_labels, kinds, copy, *ends))
+            name = self.named(piece[:, 8:12], lambda copy, *more: _copy_name(copy_labels, kinds, copy, *more))
             return made("copy", piece, bytes=whole(piece[:, 7]), name=name, **memory)
 
         def memsets(piece: Numbers) -> tuple[Table, Numbers]:
@@ -435,7 +444,7 @@ class _Reader:
 
         shape = ("gridX*gridY*gridZ", "blockX*blockY*blockZ")
         parts += self.converted(KERNELS, (*common, "demangledName|shortName", *shape), kernels)
-        parts += self.converted(COPIES, (*common, "bytes", "copyKind", "srcKind", "dstKind"), copies)
+        parts += self.converted(COPIES, (*common, "bytes", "copyKind", "srcKind", "dstKind", "migrationCause"), copies)
         parts += self.converted(MEMSETS, (*common, "bytes", "memKind"), memsets)
         parts += self.converted(GRAPHS, (*common, "graphExecId|graphId"), graphs)
         work, keys = _with_keys(WORK, parts)
@@ -594,7 +603,8 @@ class _Reader:
             match = LOST.search(_text(text)[:1000])
             if match and not (isinstance(process, int) and process >> 24 not in self._processes):
                 what = (match[1] or match[2]).upper()
-                lost[f"{what} events" if what in ("CUDA", "NVTX", "CUPTI", "OS") else "events"] += 1
+                kind = f"{what} events" if what in ("CUDA", "NVTX", "CUPTI", "OS") else "events"
+                lost[kind + PERHAPS if match[1] else kind] += 1
             said |= {
                 place: found for place, (pattern, _) in enumerate(NO_CUDA) if (found := pattern.search(_text(text)))
             }
@@ -621,11 +631,14 @@ def _mapped(numbers: Numbers, meanings: Mapping[int, int], otherwise: int = 0) -
     return result
 
 
-def _copy_name(copies: Mapping[int, str], memories: Mapping[int, str], copy: int, source: int, target: int) -> str:
+def _copy_name(
+    copies: Mapping[int, str], memories: Mapping[int, str], copy: int, source: int, target: int, cause: int
+) -> str:
     """The name that PyTorch's profiler gives the same copy: "Memcpy HtoD (Pageable -> Device)"."""
     whole_name = copies.get(copy, "Unknown")
     short = whole_name.replace("Unified ", "").replace("-to-", "to")
     short = "".join(part[0] if part else "" for part in short.partition("to")[::2])
     way = f"{short[0]}to{short[1]}" if len(short) == 2 else "unknown"
     managed = MIGRATION if whole_name.startswith("Unified") else ""
+    managed += "prefetched " if managed and cause == USER_PREFETCH else ""
     return f"{managed}Memcpy {way} ({memories.get(source, 'Unknown')} -> {memories.get(target, 'Unknown')})"

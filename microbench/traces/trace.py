@@ -104,6 +104,8 @@ class Pause(NamedTuple):
 
 
 UNRECORDED = "no CUDA events were recorded"  # begins what a recorder says it lost, where that is all
+PERHAPS = ", perhaps"  # ends what a recorder may have lost, where it gives no number
+FAILED = " (error "  # follows the name of a launch that failed
 
 
 class Loop(NamedTuple):
@@ -161,10 +163,10 @@ def memory_place(words: str) -> int:
     return MEMORIES.index(MEMORY_WORDS.get(words.strip().lower().replace("_", " "), "unknown"))
 
 
-def migrates(trace: Trace, *, to_host: bool = False) -> npt.NDArray[np.bool_]:
-    """Which work is the driver's own copying of managed memory; with ``to_host`` only what goes there."""
-    begins = f"{MIGRATION}Memcpy DtoH" if to_host else MIGRATION
-    named = np.array([name.startswith(begins) for name in (*trace.names, "")])
+def migrates(trace: Trace, way: str = "") -> npt.NDArray[np.bool_]:
+    """Which work is the driver's own copying of managed memory. The way "Memcpy" is that without prefetched memory,
+    "Memcpy DtoH" what the host touched."""
+    named = np.array([name.startswith(MIGRATION + way) for name in (*trace.names, "")])
     found: npt.NDArray[np.bool_] = named[trace.work["name"]] & (trace.work["call"] == NONE)
     return found
 
