@@ -1455,6 +1455,61 @@ def test_copies_in_a_stream_of_collectives_are_communication() -> None:
     ]  # fmt: skip
 
 
+def test_work_in_a_stream_of_long_collectives_is_no_communication() -> None:
+    """They may take nearly all of its time because they wait."""
+    made = training(stream=7, collective_ns=20_000_000, computes_ns=50_000)
+    made.submit(made.call("cudaMemcpyAsync", 3000), "Memcpy HtoD", 9_000_000, 7, kind="copy")
+    trace = made.trace()
+    found = idle(trace, 0, int(trace.work["end_ns"].max()), 0)
+    (all_reduce,) = found.collectives
+    assert found.communication_s == found.exposed_s == pytest.approx(all_reduce.seconds) == pytest.approx(12 * 0.02)
+    assert found.busy_s - found.exposed_s == pytest.approx(120 * 50e-6 + 9e-3)
+    assert all_reduce.in_turn
+
+
+def test_a_helper_does_not_make_a_stream_of_collectives_one_that_computes() -> None:
+    made = training()
+    made.launch("fill", 2_000, stream=20)
+    trace = made.trace()
+    assert [one.in_turn for one in idle(trace, 0, int(trace.work["end_ns"].max()), 0).collectives] == [False]
+
+
+@pytest.mark.parametrize(("took_ns", "size", "waits"), [
+    ((4_500_000, 12_000), 8192, "one takes 4.50 ms, and needs about 12.0 µs"),
+    ((4_500_000, 4_600_000), 8192, "one takes 4.60 ms, and needs about 166 µs"),  # at 1 Gbit/s
+    ((4_500_000, 4_600_000), 100_000_000, ""),
+    ((4_500_000, 4_600_000), 0, ""),
+    ((450_000, 100_000), 8192, ""),
+    ((4_500_000, 12_000), 0, ""),  # half of each, which may be of two sizes
+    ((4_500_000, 12_000, 13_000, 12_500), 0, "one takes 4.50 ms, and needs about 13.0 µs"),
+])  # fmt: skip
+def test_collectives_that_take_far_longer_than_they_need_wait_for_a_rank(
+    took_ns: tuple[int, ...], size: int, waits: str
+) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(4)
+        for one in took_ns:
+            made.submit(made.call("cudaLaunchKernel", 3000), "ncclDevKernel_SendRecv", one, 20, blocks=2, size=size)
+        made.wait()
+    advice = finding(diagnosed(made), "diagnose.communication").advice
+    assert ("microbench diagnose FOLDER" in advice) == bool(waits)
+    assert (waits or "Split the batch in two") in advice
+    together = finding(diagnose(made.trace(unread={window.OTHERS: 9}), costs()), "diagnose.communication").advice
+    assert ("Record each rank in a file of its own, and give all" in together) == bool(waits)
+
+
+def test_collectives_of_other_sizes_each_time_are_of_like_steps() -> None:
+    made = Recorder()
+    for step in range(12):
+        made.launches(4)
+        made.submit(made.call("cudaLaunchKernel", 3000), "ncclDevKernel_SendRecv", 9000, 20, size=1000 + step)
+        made.wait()
+    found = diagnosed(made)
+    assert found.steps is not None
+    assert found.steps.likeness == 1
+
+
 def late(several: list[Diagnosis]) -> tuple[ranks.Rank, list[ranks.Rank], float] | None:
     """The late rank, if the ranks can be compared."""
     compared = ranks.compared(several)

@@ -149,6 +149,25 @@ def test_the_json_has_the_largest_kernels_by_family_and_a_busy_gpu_is_told_them(
     assert "diagnose.kernels" not in in_order(diagnosed(steps_of(between_ns=40_000)))
 
 
+def test_elementwise_kernels_are_one_class_of_the_largest() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launch("sm80_xmma_gemm_f32f32_64", 300_000)
+        for name in (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
+            "void at::native::(anonymous namespace)::launch_clamp_scalar::elementwise_kernel<128, 2>(int)",
+            "triton_poi_fused_relu_3",
+        ):
+            made.launch(name, 150_000)
+        made.launch("void at::native::reduce_kernel<512, 1, float>(int)", 100_000)
+    found = diagnosed(made)
+    told = json.loads(msgspec.json.encode(answer(found)))["kernels"]
+    assert [(one["name"], one["count"]) for one in told] == [
+        ("elementwise kernels", 3), ("matrix product", 1), ("at::native::reduce_kernel<float>", 1),
+    ]  # fmt: skip
+    assert "elementwise kernels 450 µs; matrix product 300 µs" in finding(found, "diagnose.kernels").title
+
+
 def test_blockers_are_in_the_json_where_no_graph_is_foreseen() -> None:
     made = steps_of(waits=True, between_ns=40_000)
     told = answer(diagnose(made.trace(resolution_ns=1000), costs()))

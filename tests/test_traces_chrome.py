@@ -153,6 +153,21 @@ def test_every_field(read: Read) -> None:
 
 
 @both
+def test_collectives_have_the_bytes_that_a_rank_gives(read: Read) -> None:
+    given: tuple[tuple[Any, Any], ...] = (
+        (2048, "Float"), (2048, "BFloat16"), ("7", "Byte"), (2048, "Unknown"), (2**62, "Long"), (-3, "Float"),
+        (None, "Float"), (2.5, ["Float"]), ({}, None),
+    )  # fmt: skip
+    kernels = [
+        kernel(1000 * place, 500, place, "ncclDevKernel_SendRecv", **{"In msg nelems": count, "dtype": dtype})
+        for place, (count, dtype) in enumerate(given)
+    ]
+    trace = read(dumps(document([*kernels, kernel(90_000, 500, 90)])))
+    assert trace.work["bytes"].tolist() == [8192, 4096, 7, 0, 0, NONE, NONE, 0, 0, NONE]
+    assert trace.work["blocks"].tolist() == [112] * 10
+
+
+@both
 @pytest.mark.parametrize("base_us", [0, BASE_US, 8_796_093_022_209, 1_790_857_026_000_001])
 def test_no_nanosecond_is_lost(read: Read, base_us: int) -> None:
     """Above 2^43 us a float has steps of more than a ns, above 2^50 us of more than 100 ns."""

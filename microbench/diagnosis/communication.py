@@ -29,14 +29,17 @@ KINDS = re.compile(
     re.IGNORECASE,
 )
 OTHER_KIND = "communication"
-# A stream carries communication alone if collectives are this share of its kernels' time; its copies then belong to it.
-OWN_STREAM = 0.9
+# A collective that takes so many times what it needs waits: what it needs is the shortest of its size, or what slow
+# Ethernet (1 Gbit/s) takes. Where sizes are unknown, it is the median of its name, from so many on.
+WAITS, WAITS_UNSIZED, FEWEST_ALIKE = 10, 100, 3
+SLOWEST_START_NS, SLOWEST_NS_PER_BYTE = 100_000, 8
 
 
 class Collective(NamedTuple):
     """One kind of communication: its pieces, their time together and that in which no other work ran, both in s.
 
-    ``in_turn`` says that most of it runs in streams that also compute, so that other work waits for it.
+    ``in_turn`` says that most of it runs in streams that also compute, so that other work waits for it. ``waits_s`` is
+    how much longer than they need some pieces take, and ``longest_s`` of the worst one what it takes and what it needs.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Collective(NamedTuple):
     seconds: float
     exposed_s: float
     in_turn: bool
+    waits_s: float
+    longest_s: tuple[float, float]
 
 
 def kind_of(name: str) -> str:
@@ -58,7 +63,8 @@ def kind_of(name: str) -> str:
 def kinds_of_work(trace: Trace) -> tuple[tuple[str, ...], IntArray]:
     """The kinds of communication in a trace, and the place of each piece of work among them; NONE for other work.
 
-    Copies count where they run in a stream of collectives.
+    Copies count where they run in a stream whose kernels are mostly collectives. How long those take does not matter,
+    as they may wait.
     """
     work, kernel = trace.work, WORK_KINDS.index("kernel")
     by_name = [kind_of(name) for name in trace.names]
@@ -67,13 +73,10 @@ def kinds_of_work(trace: Trace) -> tuple[tuple[str, ...], IntArray]:
     found = np.where(work["kind"] == kernel, places[work["name"]], NONE)
     if (found == NONE).all():
         return kinds, found
-    length = (work["end_ns"] - work["begin_ns"]).astype(float)
     _, stream = np.unique(np.stack([work["device"], work["stream"]], axis=1), axis=0, return_inverse=True)
     stream = stream.ravel()
-    kernels_ns = np.bincount(stream, weights=length * (work["kind"] == kernel))
-    theirs_ns = np.bincount(stream, weights=length * (found != NONE))
-    own = (theirs_ns > 0) & (theirs_ns >= OWN_STREAM * kernels_ns)
-    return kinds, np.where((found == NONE) & own[stream], kinds.index(OTHER_KIND), found)
+    own = 2 * np.bincount(stream, weights=found != NONE) > np.bincount(stream, weights=work["kind"] == kernel)
+    return kinds, np.where((work["kind"] != kernel) & own[stream], kinds.index(OTHER_KIND), found)
 
 
 class Exchanged(NamedTuple):
@@ -96,6 +99,25 @@ def exchanged(trace: Trace, device: int) -> Exchanged | None:
     return Exchanged(kinds, kind[own], begin_ns, end_ns)
 
 
+def _needed_ns(work: Table, found: IntArray) -> IntArray:
+    """How long each collective needs while it waits for no other rank; its own time if that is not far longer."""
+    result: IntArray = work["end_ns"] - work["begin_ns"]
+    theirs = np.flatnonzero((found != NONE) & (work["kind"] == WORK_KINDS.index("kernel")))
+    own, took_ns = work[theirs], result[theirs]
+    alike = np.stack([own[field].astype(np.int64) for field in ("name", "stream", "blocks", "bytes")], axis=1)
+    _, group, counts = np.unique(alike, axis=0, return_inverse=True, return_counts=True)
+    group, first = group.ravel(), np.cumsum(counts) - counts
+    shortest_first = took_ns[np.lexsort((took_ns, group))]
+    sized = own["bytes"] > 0
+    slowest_ns = SLOWEST_START_NS + SLOWEST_NS_PER_BYTE * own["bytes"].astype(float)
+    needed_ns = np.minimum(shortest_first[first][group], slowest_ns).astype(np.int64)
+    needed_ns = np.where(sized, needed_ns, shortest_first[first + counts // 2][group])
+    waits = took_ns > np.where(sized, WAITS, WAITS_UNSIZED) * needed_ns
+    waits &= sized | (counts[group] >= FEWEST_ALIKE)
+    result[theirs[waits]] = needed_ns[waits]
+    return result
+
+
 def collectives(
     work: Table, kinds: tuple[str, ...], found: IntArray, free_ns: tuple[IntArray, IntArray], ends_ns: tuple[int, int]
 ) -> tuple[Collective, ...]:
@@ -113,14 +135,22 @@ def collectives(
         until: IntArray = before[np.maximum(place - 1, 0)] + np.minimum(times_ns - last, length)
         return np.where(place == 0, 0, until)
 
-    computing = np.unique(work["stream"][(found == NONE) & (work["kind"] == WORK_KINDS.index("kernel"))])
+    kernels = work["kind"] == WORK_KINDS.index("kernel")
+    streams, stream = np.unique(work["stream"], return_inverse=True)
+    theirs, others = (np.bincount(stream, kernels & chosen) for chosen in (found != NONE, found == NONE))
+    computing, needed_ns = streams[others >= np.maximum(theirs, 1)], _needed_ns(work, found)
     result = []
     for place, name in enumerate(kinds):
-        chosen = work[(found == place) & (work["end_ns"] > ends_ns[0]) & (work["begin_ns"] < ends_ns[1])]
-        if len(chosen):
+        which = np.flatnonzero((found == place) & (work["end_ns"] > ends_ns[0]) & (work["begin_ns"] < ends_ns[1]))
+        if len(chosen := work[which]):
             begin, end = np.maximum(chosen["begin_ns"], ends_ns[0]), np.minimum(chosen["end_ns"], ends_ns[1])
             exposed_ns = int((free_until(end) - free_until(begin)).sum())
             length_ns = int((end - begin).sum())
             in_turn = 2 * int((end - begin)[np.isin(chosen["stream"], computing)].sum()) > length_ns
-            result.append(Collective(name, len(chosen), length_ns * 1e-9, exposed_ns * 1e-9, in_turn))
+            waits_ns = chosen["end_ns"] - chosen["begin_ns"] - needed_ns[which]
+            most, own_ns = int(np.argmax(waits_ns)), int(np.minimum(waits_ns, end - begin).sum())
+            needs_s = float(needed_ns[which[most]]) * 1e-9
+            longest_s = needs_s + float(waits_ns[most]) * 1e-9, needs_s
+            seconds = (length_ns * 1e-9, exposed_ns * 1e-9)
+            result.append(Collective(name, len(chosen), *seconds, in_turn, own_ns * 1e-9, longest_s))
     return tuple(sorted(result, key=lambda one: (-one.exposed_s, -one.seconds)))

@@ -14,7 +14,7 @@ from microbench.diagnosis.communication import kinds_of_work
 from microbench.diagnosis.diagnosis import Diagnosis, each, window_of
 from microbench.diagnosis.host_time import BETWEEN, ON_MANAGED
 from microbench.diagnosis.idle import FAULT_NS, busiest, gaps_of, said
-from microbench.diagnosis.kernel_names import OWN, family
+from microbench.diagnosis.kernel_names import ELEMENTWISE, OWN, family
 from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
 
 BoolArray = npt.NDArray[np.bool_]
@@ -142,8 +142,8 @@ def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
 
 
 class KernelTime(NamedTuple):
-    """Kernels of one family in a step, or in the whole trace without steps: their time in s, which others beside them
-    may share, their number, and the own name of the one that takes most."""
+    """Kernels of one family, or all elementwise ones, in a step, or in the whole trace without steps: their time in s,
+    which others beside them may share, their number, and the own name of the one that takes most."""
 
     name: str
     seconds: float
@@ -159,7 +159,8 @@ def largest(diagnosis: Diagnosis) -> list[KernelTime]:
     took_ns, found = np.bincount(place, work["end_ns"] - work["begin_ns"], len(names)), dict[str, KernelTime]()
     for at in np.argsort(-took_ns, kind="stable").tolist():
         own = name_of(diagnosis.trace, int(names[at]))
-        one = found.setdefault(family(own).name, KernelTime(family(own).name, 0.0, 0.0, own))
+        name = "elementwise kernels" if ELEMENTWISE.match(name := family(own).name) else name
+        one = found.setdefault(name, KernelTime(name, 0.0, 0.0, own))
         seconds, number = each(diagnosis, float(took_ns[at]) * 1e-9), each(diagnosis, int(counts[at]))
         found[one.name] = one._replace(seconds=one.seconds + seconds, number=one.number + number)
     return sorted(found.values(), key=lambda one: -one.seconds)

@@ -83,6 +83,8 @@ LIBRARIES = (
     ("cub::", "CUB"), ("thrust::", "Thrust"), ("cupy_", "CuPy"), ("vision::", "torchvision"), ("triton_", "Triton"),
     ("vllm::", "vLLM"), ("flashinfer::", "FlashInfer"),
 )  # fmt: skip
+# Kernels that compute each element on its own: PyTorch's, and those that Inductor fuses.
+ELEMENTWISE = re.compile(r"^at::native::[\w:]*elementwise_kernel|^elementwise_kernel_with_index|^triton_poi_")
 NATIVE = re.compile(r"^(?:at|at_cuda_detail|c10|vision)::")
 COPIED = re.compile(r" \(\d+\)$")  # of several kernels of the same readable name in a recording
 # A compiler's numbers of its kernels: triton_poi_fused_add_7 of Inductor, loop_add_fusion_12 of XLA.

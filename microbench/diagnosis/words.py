@@ -45,7 +45,7 @@ from microbench.diagnosis.owners import (
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
 from microbench.diagnosis.steps import PAUSE_S
-from microbench.diagnosis.window import WITHOUT
+from microbench.diagnosis.window import OTHERS, WITHOUT
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
 from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Format, Processor, Trace, name_of
@@ -833,7 +833,15 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
     if diagnosis.bound != "communication-bound" and idle.exposed_s <= WARNING * idle.span_s:
         return
     most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
-    beside = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
+    change = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
+    if 2 * sum(one.waits_s for one in most) > sum(one.seconds for one in most):
+        longest, needs = map(as_time, max(most, key=lambda one: one.waits_s).longest_s)
+        together = OTHERS in diagnosis.trace.unread
+        give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
+        change = (
+            f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}. "
+            f"{give}, to see which comes late: `microbench diagnose FOLDER`"
+        )
     yield Finding(
         rule="diagnose.communication",
         severity="advice",
@@ -843,7 +851,7 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
         ),
         text="A part of it may be waiting for a rank that comes late: diagnose the traces of all ranks together.",
         threshold=f"communication beside which nothing else runs takes more than {round_percent(WARNING)} of the time",
-        advice=beside,
+        advice=change,
     )
 
 

@@ -74,6 +74,8 @@ class Args(msgspec.Struct, gc=False):
     device: Any = None
     stream: Any = None
     bytes: Any = None
+    elements: Any = msgspec.field(default=None, name="In msg nelems")  # of a collective
+    dtype: Any = None
     grid: Any = None
     block: Any = None
     node: Any = msgspec.field(default=None, name="graph node id")
@@ -87,6 +89,10 @@ class Args(msgspec.Struct, gc=False):
     step_num: Any = None
 
 
+ITEM_BYTES = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Half": 2, "BFloat16": 2, "Short": 2,
+    "Float": 4, "Int": 4, "Double": 8, "Long": 8,
+}  # fmt: skip
 FACT_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", *VERSIONS)
 decode_event = msgspec.json.Decoder(Event).decode
 decode_args = msgspec.json.Decoder(Args).decode
@@ -236,6 +242,8 @@ class ChromeReader:
         fields[Field.STREAM] = integer(event.tid if args.stream is None else args.stream)
         fields[Field.DEVICE] = integer(event.pid if args.device is None else args.device)
         fields[Field.BYTES] = integer(args.bytes)
+        if args.elements is not None:
+            fields[Field.BYTES] = max(integer(integer(args.elements) * ITEM_BYTES.get(str(args.dtype), 0)), NONE)
         fields[Field.BLOCKS] = product(args.grid)
         fields[Field.THREADS] = product(args.block)
         fields[Field.NODE] = integer(args.node) or NONE

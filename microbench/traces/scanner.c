@@ -1,8 +1,8 @@
 /* Reads the events of a large or damaged trace file: each byte once, a row of numbers for each event that matters.
  *
  * scanner.py gives it one chunk after another and has the tables that last longer. It hands back the place of what it
- * does not decode: begin and end events, metadata, events without a category, numbers in quotes, keys with escapes. It
- * never reads beyond the chunk, never writes beyond the tables, and needs no memory of its own.
+ * does not decode: begin and end events, metadata, events without a category, collectives with sizes, numbers in quotes,
+ * keys with escapes. It never reads beyond the chunk, never writes beyond the tables, and needs no memory of its own.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@ enum { N_ROWS, N_UNUSUAL, N_NAMES, N_THREADS, N_DAMAGED, ALL_NAMES, ALL_THREADS 
 /* Columns of a row (Field), and the categories at which others begin or end (Category), as in collector.py. */
 enum {
     F_CATEGORY, F_BEGIN, F_DURATION, F_NAME, F_THREAD, F_CORRELATION, F_STREAM, F_DEVICE, F_BYTES, F_BLOCKS, F_THREADS,
-    F_NODE, F_ON_STREAM, F_ON_CORRELATION, FIELDS = 16
+    F_NODE, F_ON_STREAM, F_ON_CORRELATION, FIELDS = 16, F_UNUSUAL = -2
 };
 enum { LAST_DEVICE_CATEGORY = 2, SYNC_CATEGORY = 5, FIRST_HOST_CATEGORY = 6 };
 
@@ -44,7 +44,7 @@ static const struct { const char *text; int key; } KEYS[] = {
 }, ARGS[] = {
     {"correlation", F_CORRELATION}, {"stream", F_STREAM}, {"device", F_DEVICE}, {"bytes", F_BYTES}, {"grid", F_BLOCKS},
     {"block", F_THREADS}, {"graph node id", F_NODE}, {"wait_on_stream", F_ON_STREAM},
-    {"wait_on_cuda_event_record_corr_id", F_ON_CORRELATION},
+    {"wait_on_cuda_event_record_corr_id", F_ON_CORRELATION}, {"In msg nelems", F_UNUSUAL},
 };
 #define KNOWN(list, otherwise) \
     for (size_t one = 0; one < COUNT(list); one++) \
@@ -264,7 +264,7 @@ static int64_t args(Data data, int64_t place, int64_t size, int64_t *row, bool *
         *usual = *usual && !escapes;
         int column = column_of(data, begin, end);
         int64_t after = place, value = 0;
-        bool good = true;
+        bool good = column != F_UNUSUAL;
         if (column == F_BLOCKS || column == F_THREADS) {
             good = data[place] == '[';
             if (good)

@@ -37,8 +37,8 @@ NONE = -1  # an index or a number that the trace does not have
 
 # Work of a GPU. ``call`` is the place in CALLS of the call that submitted it (all nodes of a graph have the replay's).
 # ``kind``, ``source`` and ``target`` (memories of a copy) are places in WORK_KINDS and MEMORIES. ``blocks`` is a
-# kernel's grid, ``threads`` its block; copies and memsets have ``bytes``. ``node`` is the number of a
-# graph's node, NONE outside of graphs.
+# kernel's grid, ``threads`` its block; copies and memsets have ``bytes``, and kernels of collectives
+# those that a rank gives, where PyTorch says so. ``node`` is the number of a graph's node, NONE outside of graphs.
 WORK = np.dtype(
     [
         ("begin_ns", "i8"), ("end_ns", "i8"), ("stream", "i8"), ("bytes", "i8"), ("blocks", "i8"), ("node", "i8"),
