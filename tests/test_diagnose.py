@@ -1879,6 +1879,17 @@ def test_a_call_of_another_thread_does_not_take_the_time_before_it_from_who_subm
     assert sum(found.recorded.owned[owner.name].values()) == pytest.approx(0.020, rel=0.02)
 
 
+@pytest.mark.parametrize(("long_ns", "bound"), [(10_000_000, "start-up"), (250_000, "launch-bound")])
+def test_a_launch_that_takes_hundreds_of_times_as_long_as_others_loads_code(long_ns: int, bound: str) -> None:
+    made = Recorder()
+    for kernel in range(20):
+        for _ in range(1 if long_ns > 1_000_000 else 4):
+            made.launch(f"kernel_{kernel}", 2000, long_ns if kernel in {15, 16} else 12_000)
+            made.runs(1000 * kernel)
+    found = diagnosed(made)
+    assert (found.step, found.bound) == (None, bound)
+
+
 def test_compilation_by_nvrtc_is_the_programs_start() -> None:
     made = Recorder()
     for kernel in range(20):

@@ -20,6 +20,8 @@ from microbench.diagnosis.host_time import (
     ON_MANAGED,
     Doing,
     Slices,
+    by_name,
+    doing,
     overlaps,
     slices,
     without_number,
@@ -49,8 +51,9 @@ OWN_TIME = "the program's own work between CUDA calls"
 LONGEST_GAP_NS = 6000
 # Longer than this after its call returned, the work of a GPU that was free was held back by something else.
 LONGEST_WAY_NS = 20_000
-# A call of these kinds takes longer than this only when it does something for the first time.
-LONGEST_CALL_NS = 500_000
+# A call of these kinds takes longer than this only when it does something for the first time; so does a launch that
+# takes so many times as long as usual.
+LONGEST_CALL_NS, LOADS = 500_000, 100
 FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls")
 
 
@@ -81,8 +84,8 @@ class Idle(msgspec.Struct, frozen=True):
     outermost first) and the CUDA call. ``gaps`` is the number of idle intervals. ``communication_s`` is the part of
     ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
     which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
-    calls of the first half that last as long as only those do that load code or get memory for the first time, and in
-    compilers; ``longest_s`` is the longest idle interval.
+    calls of the first half that last as long as only those do that load code or get memory for the first time, in
+    such launches anywhere, and in compilers; ``longest_s`` is the longest idle interval.
     """
 
     device: int
@@ -180,11 +183,14 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     gaps = gaps_of(trace.work, device, begin_ns, end_ns)
     causes, named, stacks = dict.fromkeys(CAUSES, 0), Counter[tuple[Cause, str]](), Counter[Stack]()
     begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
+    launches = trace.calls[(by_name(trace, doing) == DOINGS.index("launch"))[trace.calls["name"]]]
+    usual_ns = np.median(launches["end_ns"] - launches["begin_ns"]) if len(launches) else 0
     half_ns, first_use_ns = np.median(begins_ns) if len(begins_ns) else 0, 0
     for pieces in stretches(trace, gaps):
         length_ns = pieces.end_ns - pieces.begin_ns
-        first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE])
-        first_use_ns += int(length_ns[first & (length_ns > LONGEST_CALL_NS) & (pieces.end_ns <= half_ns)].sum())
+        first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE]) & (pieces.end_ns <= half_ns)
+        first |= (pieces.cause == CAUSES.index("launch calls")) & (length_ns > LOADS * usual_ns)
+        first_use_ns += int(length_ns[first & (length_ns > LONGEST_CALL_NS)].sum())
         kinds, index = np.unique(
             np.stack([pieces.cause, pieces.call, pieces.name, pieces.path], axis=1), axis=0, return_inverse=True
         )

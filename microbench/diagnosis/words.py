@@ -312,11 +312,13 @@ def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
+    idle = diagnosis.idle
     for check in diagnosis.health:
+        most = check.name == HELD and idle is not None and 2 * check.share * idle.span_s > idle.idle_s
         if check.forbids:
             yield Finding(
                 rule="diagnose.health",
-                severity="advice" if check.name == HELD else "warning",
+                severity="advice" if most else "warning",
                 title=check.title or check.words + (f" ({percent(check.share)})" if check.share else ""),
                 text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
                 threshold="a check that forbids a verdict",
