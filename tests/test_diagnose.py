@@ -146,7 +146,7 @@ def test_pauses_that_come_irregularly_end_no_step() -> None:
 
 
 @pytest.mark.parametrize("windows", [False, True])
-@pytest.mark.parametrize(("kernels", "also"), [(15, [("elsewhere 15 CUDA calls in", 15 * 23e-6)]), (10, [])])
+@pytest.mark.parametrize(("kernels", "also"), [(15, [("15 other CUDA calls that repeat, in", 15 * 23e-6)]), (10, [])])
 def test_what_repeats_elsewhere_is_shown_too(windows: bool, kernels: int, also: list[tuple[str, float]]) -> None:
     made, begins_ns = Recorder(), [0]
     for count, length in ((12, 8), (40, 10), (20, kernels)):
@@ -159,7 +159,7 @@ def test_what_repeats_elsewhere_is_shown_too(windows: bool, kernels: int, also: 
     assert (found.steps.found, found.step.kernels) == ("repetition", 10)
     assert [name for name, _ in found.steps.loops] == [name for name, _ in also]
     assert [seconds for _, seconds in found.steps.loops] == pytest.approx([seconds for _, seconds in also], rel=0.1)
-    assert ("also here: elsewhere 15 CUDA calls in 345 µs" in line_of(found, "repeats")) == bool(also)
+    assert ("also here: 15 other CUDA calls that repeat, in 345 µs" in line_of(found, "repeats")) == bool(also)
 
 
 def test_a_break_between_two_phases_is_no_step() -> None:
@@ -1877,6 +1877,17 @@ def test_a_call_of_another_thread_does_not_take_the_time_before_it_from_who_subm
     owner = owners(found.idle)[0]
     assert owner.name == "waiting for the data loader"
     assert sum(found.recorded.owned[owner.name].values()) == pytest.approx(0.020, rel=0.02)
+
+
+@pytest.mark.parametrize(("pause_ns", "bound"), [(3_000_000, "host-bound"), (600_000, "launch-bound")])
+def test_without_steps_pauses_of_more_than_a_millisecond_are_the_programs_own(pause_ns: int, bound: str) -> None:
+    made = Recorder()
+    for kernel in range(20):
+        made.runs(pause_ns)
+        made.launch(f"kernel_{kernel}", 2000)
+    found = diagnosed(made)
+    assert (found.step, found.bound) == (None, bound)
+    assert ("diagnose.one_pause" in rules(found)) == (bound == "host-bound")
 
 
 @pytest.mark.parametrize(("long_ns", "bound"), [(10_000_000, "start-up"), (250_000, "launch-bound")])

@@ -347,8 +347,8 @@ def _bound(
     if step is None and _starts(found):
         return "start-up"
     pauses_s += sum(where.seconds for where in found.places if where.name in (MANAGED, ON_MANAGED))
-    if step is None and found.longest_s >= found.idle_s / 2:  # one pause says nothing of how work is submitted
-        pauses_s += found.longest_s
+    if step is None:  # pauses say nothing of how work is submitted
+        pauses_s += found.pauses_s
     own_s = min(pauses_s, found.causes[BETWEEN])
     remedy = best.name if best is not None else ""
     copies_s = found.copies_s if remedy in ("pinned", *BATCHED) else 0.0

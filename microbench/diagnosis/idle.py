@@ -27,6 +27,7 @@ from microbench.diagnosis.host_time import (
     without_number,
 )  # fmt: skip
 from microbench.diagnosis.owners import Owner, handed_on, owner_of
+from microbench.diagnosis.steps import PAUSE_S
 from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, migrates, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -85,7 +86,8 @@ class Idle(msgspec.Struct, frozen=True):
     ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
     which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
     calls of the first half that last as long as only those do that load code or get memory for the first time, in
-    such launches anywhere, and in compilers; ``longest_s`` is the longest idle interval.
+    such launches anywhere, and in compilers; ``pauses_s`` is host time between calls in intervals that have more of it
+    than PAUSE_S; ``longest_s`` is the longest idle interval.
     """
 
     device: int
@@ -99,6 +101,7 @@ class Idle(msgspec.Struct, frozen=True):
     exposed_s: float = 0.0
     collectives: tuple[Collective, ...] = ()
     first_use_s: float = 0.0
+    pauses_s: float = 0.0
     longest_s: float = 0.0
     stacks_ns: Mapping[Stack, int] = {}
 
@@ -185,12 +188,16 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
     launches = trace.calls[(by_name(trace, doing) == DOINGS.index("launch"))[trace.calls["name"]]]
     usual_ns = np.median(launches["end_ns"] - launches["begin_ns"]) if len(launches) else 0
+    between_ns = np.zeros(len(gaps.begin_ns))
     half_ns, first_use_ns = np.median(begins_ns) if len(begins_ns) else 0, 0
     for pieces in stretches(trace, gaps):
         length_ns = pieces.end_ns - pieces.begin_ns
         first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE]) & (pieces.end_ns <= half_ns)
         first |= (pieces.cause == CAUSES.index("launch calls")) & (length_ns > LOADS * usual_ns)
         first_use_ns += int(length_ns[first & (length_ns > LONGEST_CALL_NS)].sum())
+        own = (pieces.cause == CAUSES.index(BETWEEN)) & ~np.isin(pieces.name, [TOUCHED, LOOPED])
+        of_gap = np.searchsorted(gaps.begin_ns, pieces.begin_ns[own], "right") - 1
+        between_ns += np.bincount(of_gap, length_ns[own], len(between_ns))
         kinds, index = np.unique(
             np.stack([pieces.cause, pieces.call, pieces.name, pieces.path], axis=1), axis=0, return_inverse=True
         )
@@ -225,6 +232,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         gaps=len(gaps.begin_ns),
         copies_s=(_length(without(copies)) - idle_ns) * 1e-9,
         first_use_s=(first_use_ns + compiling_ns) * 1e-9,
+        pauses_s=float(between_ns[between_ns > PAUSE_S * 1e9].sum()) * 1e-9,
         longest_s=float((gaps.end_ns - gaps.begin_ns).max(initial=0)) * 1e-9,
         communication_s=(end_ns - begin_ns - _length(without(communication == NONE))) * 1e-9,
         exposed_s=(_length(alone) - idle_ns) * 1e-9,

@@ -123,7 +123,7 @@ def found_elsewhere(steps: Steps, parts: Iterable[Trace]) -> Steps:
         length = float(np.median(np.diff(other.calls))) if other is not None else 0.0
         if other is not None and all(abs(length - known) > SAME * known for known in lengths):
             lengths.append(length)
-            others.append((f"elsewhere {counted(round(length), 'CUDA call')} in", other.step_s))
+            others.append((f"{counted(round(length), 'other CUDA call')} that repeat, in", other.step_s))
     return msgspec.structs.replace(steps, loops=(*steps.loops, *others))
 
 

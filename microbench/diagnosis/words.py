@@ -759,14 +759,17 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
     step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
     idle = diagnosis.idle
-    if diagnosis.bound == "host-bound" and step is None and idle is not None and idle.longest_s >= idle.idle_s / 2:
+    single, bound = idle is not None and idle.longest_s >= idle.idle_s / 2, diagnosis.bound
+    if idle is not None and step is None and bound == "host-bound" and (single or 2 * idle.pauses_s > idle.idle_s):
+        what = f"A single pause of {as_time(idle.longest_s)} is" if single else "Pauses of more than 1 ms are"
+        longer = "Record for longer, until steps repeat: first calls load code and choose kernels"
         yield Finding(
             rule="diagnose.one_pause",
             severity="advice",
-            title=f"A single pause of {as_time(idle.longest_s)} is most of the idle time, and no step repeats",
+            title=f"{what} most of the idle time, and no step repeats",
             text="",
-            threshold="no step repeats, and one idle interval is half of the idle time",
-            advice="Record for longer, until steps repeat: first calls load code and choose kernels",
+            threshold="no step repeats, and one idle interval, or all with more than 1 ms between calls, is half of it",
+            advice=longer if single else "Do what lies in them once, or ahead in another thread or process",
         )
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
@@ -786,7 +789,8 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         name = plain(most.name)
         title = f"{name[0].upper()}{name[1:]} takes {as_time(each(diagnosis, most.seconds))} of each step: {place}"
     elif most is not None:
-        title += f", most of it in {plain(most.name)}: {plain(most.most, LONGEST_NAME)}"
+        place = "" if most.name.endswith(most.most) else f": {plain(most.most, LONGEST_NAME)}"
+        title += f", most of it in {plain(most.name)}{place}"
     if most is not None and most.name == REQUESTS:
         change = "Nothing is slow: send more requests at once, answer several in one batch, or let others use this GPU"
     elif most is not None and most.name in (AWAITS, LOADER):

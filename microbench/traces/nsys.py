@@ -113,7 +113,7 @@ SYNC_OF_LABEL: dict[str, SyncKind] = {
 RANGE_EVENTS = (59, 60, 70, 71)  # NvtxPushPopRange, NvtxStartEndRange, and both of an imported text file
 # Types of overhead that are CUDA's own work within a call: compiling, loading modules and functions, a full queue.
 DRIVER_OVERHEADS = (2, 6, 7, 8)
-API_VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000
+API_VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")  # cudaLaunchKernel_v7000, cuMemAlloc_v2
 LOST = re.compile(
     r"not all (\w+) .*collected|(\w+) \w+ (?:were|was|have been|has been) (?:lost|dropped)", re.IGNORECASE
 )
