@@ -1879,6 +1879,15 @@ def test_a_call_of_another_thread_does_not_take_the_time_before_it_from_who_subm
     assert sum(found.recorded.owned[owner.name].values()) == pytest.approx(0.020, rel=0.02)
 
 
+def test_a_pause_beside_the_steps_that_is_longer_than_all_of_them_is_told() -> None:
+    made = steps_of(count=12, waits=True)
+    assert "diagnose.before" not in rules(diagnosed(made))
+    made.runs(12_000_000)
+    made.launch("other", 2000)
+    (told,) = (one for one in words.findings(diagnosed(made)) if one.rule == "diagnose.before")
+    assert told.title.startswith("Beside the 10 steps the GPU once does nothing for 12.0 ms of the trace of ")
+
+
 @pytest.mark.parametrize(("pause_ns", "bound"), [(3_000_000, "host-bound"), (600_000, "launch-bound")])
 def test_without_steps_pauses_of_more_than_a_millisecond_are_the_programs_own(pause_ns: int, bound: str) -> None:
     made = Recorder()

@@ -28,7 +28,7 @@ from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfille
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
 from microbench.diagnosis.host_time import BETWEEN
-from microbench.diagnosis.idle import Cause, owners, said
+from microbench.diagnosis.idle import Cause, gaps_of, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
     ELSEWHERE,
@@ -679,11 +679,27 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Warn where the host works longer before the GPU's first work than everything after it takes."""
-    trace = diagnosis.trace
+    """Warn where the host works longer before the GPU's first work than everything after it takes, and where the GPU
+    once idles longer than all steps take."""
+    trace, steps, idle = diagnosis.trace, diagnosis.steps, diagnosis.idle
+    if steps is None or idle is None or steps.found != "repetition":
+        return
     first_ns, last_ns = int(trace.work["begin_ns"].min()), int(trace.work["end_ns"].max())
+    again = "If that comes again and again, it is what makes the program slow: record several rounds"
+    gaps = gaps_of(trace.work, idle.device, first_ns, last_ns)
+    once_s = float((gaps.end_ns - gaps.begin_ns).max(initial=0)) * 1e-9
+    if once_s > steps.count * steps.step_s:
+        yield Finding(
+            rule="diagnose.before",
+            severity="warning",
+            title=f"Beside the {steps.count} steps the GPU once does nothing for {as_time(once_s)} of the trace of "
+            f"{as_time((last_ns - first_ns) * 1e-9)}",
+            text="",
+            threshold="one idle interval is longer than all steps",
+            advice=again,
+        )
     before = trace.ranges[trace.ranges["end_ns"] <= first_ns]
-    if not len(before) or diagnosis.steps is None or diagnosis.steps.found != "repetition":
+    if not len(before):
         return
     begin_ns, lasts_ns = int(before["begin_ns"].min()), before["end_ns"] - before["begin_ns"]
     named = Counter[int]()
@@ -698,7 +714,7 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{plain(name_of(trace, most), LONGEST_NAME)} takes {as_time(most_ns * 1e-9)}",
             text="",
             threshold="a piece of host time before the GPU's first work is longer than all the time behind it",
-            advice="If that comes again and again, it is what makes the program slow: record several rounds",
+            advice=again,
         )
 
 
