@@ -1879,6 +1879,15 @@ def test_a_call_of_another_thread_does_not_take_the_time_before_it_from_who_subm
     assert sum(found.recorded.owned[owner.name].values()) == pytest.approx(0.020, rel=0.02)
 
 
+def test_what_comes_behind_the_last_step_is_no_part_of_it() -> None:
+    made = steps_of(count=12, waits=True)
+    made.runs(500_000_000)
+    made.call("cudaFree", 3000)
+    found = diagnosed(made)
+    assert found.recorded.pauses_s == 0
+    assert found.graph is not None
+
+
 def test_a_pause_beside_the_steps_that_is_longer_than_all_of_them_is_told() -> None:
     made = steps_of(count=12, waits=True)
     assert "diagnose.before" not in rules(diagnosed(made))
