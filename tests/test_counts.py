@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from command_line import call
 from make_trace import Recorder, kineto
+from test_diagnose import diagnosed, line_of
 from test_diagnose_cli import HOSTILE, hostile
 
 from microbench.analysis.stats import Interval
@@ -483,6 +484,9 @@ def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, name
             made.wait()
     title = found_in(made).get("diagnose.graph_part")
     assert (title == f"Graphs hold {held:.1f} % of the kernels; {left} are launched one by one") is named
+    found = diagnosed(made)
+    advised = line_of(found, "next") == f"{title}. Capture these too, or the whole step in one graph"
+    assert advised is (named and found.bound == "launch-bound")
 
 
 @pytest.mark.parametrize(("kernels", "name", "named"), [

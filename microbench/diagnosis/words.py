@@ -121,7 +121,8 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.small_copies": free_s - min(_with_s(diagnosis, way) for way in BATCHED),
         "diagnose.wait_behind": free_s - _with_s(diagnosis, "waits"),
         "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
-        "diagnose.library": graph_s, "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
+        "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
+        "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
         "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
@@ -527,7 +528,8 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _unpredicted(diagnosis: Diagnosis, recorded: Recorded) -> bool:
     """Whether what a graph would give is unknown, where none was found to give nothing."""
     known = diagnosis.graph is not None or diagnosis.unwatched is not None
-    return not (known or recorded.replays or recorded.paced_s is not None)
+    more = recorded.replays and diagnosis.bound == "launch-bound"
+    return bool(more) or not (known or recorded.replays or recorded.paced_s is not None)
 
 
 REPLACED = "A capture may replace kernels, such as attention's; `microbench measure` captures the step for real."
