@@ -528,8 +528,7 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _unpredicted(diagnosis: Diagnosis, recorded: Recorded) -> bool:
     """Whether what a graph would give is unknown, where none was found to give nothing."""
     known = diagnosis.graph is not None or diagnosis.unwatched is not None
-    more = recorded.replays and diagnosis.bound == "launch-bound"
-    return bool(more) or not (known or recorded.replays or recorded.paced_s is not None)
+    return not (known or recorded.replays or recorded.paced_s is not None)
 
 
 REPLACED = "A capture may replace kernels, such as attention's; `microbench measure` captures the step for real."
