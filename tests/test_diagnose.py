@@ -26,7 +26,7 @@ from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Grap
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.gpu_use import pages_s, unfilled_s
 from microbench.diagnosis.health import checks
-from microbench.diagnosis.host_time import DOINGS, MANAGED, ON_MANAGED, doing, overlaps, slices
+from microbench.diagnosis.host_time import BETWEEN, DOINGS, MANAGED, ON_MANAGED, doing, overlaps, slices
 from microbench.diagnosis.idle import CAUSES, idle, owners
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.owners import NAMELESS
@@ -1879,6 +1879,45 @@ def test_a_call_of_another_thread_does_not_take_the_time_before_it_from_who_subm
     assert sum(found.recorded.owned[owner.name].values()) == pytest.approx(0.020, rel=0.02)
 
 
+@pytest.mark.parametrize(("early_ns", "bound"), [(10_000, "host-bound"), (1_500_000, None)])
+def test_clocks_that_hardly_differ_forbid_no_verdict(early_ns: int, bound: str | None) -> None:
+    made = steps_of(count=12, between_ns=2_000_000, waits=True)
+    trace = made.trace()
+    early = np.append(True, np.diff(trace.work["call"]) > 0)
+    trace.work["begin_ns"][early] = trace.calls["begin_ns"][trace.work["call"][early]] - early_ns
+    trace.work["end_ns"] = trace.work["begin_ns"] + 2000
+    assert diagnose(trace, costs()).bound == bound
+
+
+def test_work_without_a_call_outside_of_the_steps_forbids_no_verdict() -> None:
+    trace = steps_of(count=12, marked=True).trace()
+    lost = np.repeat(trace.work[:1], 30)
+    lost["begin_ns"] += 3000 + 100 * np.arange(30)
+    lost["end_ns"], lost["call"], lost["stream"] = lost["begin_ns"] + 50, NONE, 99
+    work = np.concatenate([trace.work, lost])
+    found = diagnose(replace(trace, work=work[np.argsort(work["begin_ns"], kind="stable")]), costs())
+    assert (found.bound, found.steps is not None) == ("launch-bound", True)
+
+
+def test_annotations_of_parts_that_have_no_call_in_common_are_no_steps() -> None:
+    made = Recorder()
+    for step in range(5):
+        with made.range(f"batch {step}", "annotation"):
+            for kernel in range(4 + step):
+                made.launch(f"kernel_{step}_{kernel}", 2000)
+    assert find_steps(made.trace()) is None
+
+
+def test_traces_are_alike_only_where_each_says_what_it_waits_for() -> None:
+    made = [steps_of(waits=True, pause_ns=5_000_000 * (number == 2)) for number in range(4)]
+    several = [diagnosed(one) for one in made]
+    found = ranks.finding(several)
+    assert (found.severity, "made.json is host-bound" in found.title or "Outliers" in found.title) == ("warning", True)
+    assert ranks.finding([several[0]] * 4).severity == "good"
+    nothing = diagnose(made[0].trace(lost={"records": 9}), costs())
+    assert ranks.finding([nothing] * 4).title.startswith("4 of 4 traces have no idle time")
+
+
 def test_what_comes_behind_the_last_step_is_no_part_of_it() -> None:
     made = steps_of(count=12, waits=True)
     made.runs(500_000_000)
@@ -1906,6 +1945,20 @@ def test_without_steps_pauses_of_more_than_a_millisecond_are_the_programs_own(pa
     found = diagnosed(made)
     assert (found.step, found.bound) == (None, bound)
     assert ("diagnose.one_pause" in rules(found)) == (bound == "host-bound")
+
+
+@pytest.mark.parametrize(("pauses", "bound"), [(9, "host-bound"), (7, "launch-bound")])
+def test_without_steps_pauses_and_launches_together_are_the_hosts(pauses: int, bound: str) -> None:
+    made = Recorder()
+    for kernel in range(40):
+        made.runs(3_000_000 if kernel < pauses else 700_000)
+        made.launch(f"kernel_{kernel}", 2000)
+        if kernel % 13 == 12:
+            made.call("cudaFree", 4_000_000)
+    found = diagnosed(made)
+    assert found.step is None
+    assert max(found.idle.pauses_s, found.idle.causes[BETWEEN] - found.idle.pauses_s) < found.idle.idle_s / 2
+    assert found.bound == bound
 
 
 @pytest.mark.parametrize(("long_ns", "bound"), [(10_000_000, "start-up"), (250_000, "launch-bound")])

@@ -22,7 +22,7 @@ from microbench.traces import chrome, reading, scanner
 from microbench.traces.collector import ROW_LIMITS, Collector
 from microbench.traces.events import ChromeReader
 from microbench.traces.stream import TraceStream
-from microbench.traces.trace import MEMORIES, NONE, Trace
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, Trace
 
 BASE_US = 4_465_031_777_379  # of a real recording: a float holds such a time with less than three decimals
 Event = dict[str, Any]
@@ -114,6 +114,14 @@ def document(events: list[Event], **facts: Any) -> Event:
         "displayTimeUnit": "ms", "baseTimeNanoseconds": 1_790_857_026_000_000_000, **facts, "traceEvents": events,
         "traceName": "x.json",
     }  # fmt: skip
+
+
+def test_what_cuda_loads_within_a_call_is_no_work_of_the_profiler() -> None:
+    names = "Runtime Triggered Module Loading", "Lazy Function Loading", "Activity Buffer Request"
+    events = [host(100_000 + 5000 * place, 3000, name, "overhead") for place, name in enumerate(names)]
+    trace = whole(json.dumps(document([*sample(), *events])).encode())
+    kinds = {trace.names[one["name"]]: RANGE_KINDS[one["kind"]] for one in trace.ranges}
+    assert [kinds[name] for name in names] == ["driver", "driver", "overhead"]
 
 
 def whole(data: bytes) -> Trace | None:

@@ -335,7 +335,8 @@ def _bound(
     If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
     no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
     but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches. Without steps,
-    calls that do something for the first time are the program's start, and a single long pause is the program's own.
+    calls that do something for the first time are the program's start, long pauses are the program's own, and launches
+    and pauses count together for the larger one.
     If the GPU itself pauses between queued kernels for that long, the step is GPU-bound.
     """
     if found is None or found.span_s <= 0:
@@ -367,6 +368,9 @@ def _bound(
     half_s = (found.idle_s + copies_s - recorder_s) / 2
     if shares[largest] >= half_s > 0:
         return largest
+    launches_s = shares.get("launch-bound", 0.0)
+    if step is None and launches_s + own_s >= half_s > 0:
+        return "launch-bound" if launches_s > own_s else "host-bound"
     saved_s = (step.unwatched_s - best.step_s) * step.count if best is not None and step is not None else 0.0
     if remedy == "graph" and saved_s >= half_s:
         return "launch-bound"
@@ -374,8 +378,8 @@ def _bound(
 
 
 def _starts(found: Idle) -> bool:
-    """Whether most of the idle time is the program's start."""
-    return found.first_use_s >= found.idle_s / 2 > 0
+    """Whether most of the idle time is the program's start, and not less than communication that nothing hides."""
+    return found.first_use_s >= found.idle_s / 2 > 0 and found.idle_s >= found.exposed_s
 
 
 class Foreseen(NamedTuple):

@@ -33,7 +33,9 @@ def graph_use(diagnosis: Diagnosis) -> Iterator[Finding]:
     figures = counting.counts(0.0).figures
     yield from _made(diagnosis, counting, figures)
     yield from _slow(diagnosis, counting)
-    yield from _part(figures, launch_bound=diagnosis.bound == "launch-bound")
+    recorded = diagnosis.recorded
+    free = recorded is not None and all(one.where != "within" for one in recorded.blockers)
+    yield from _part(figures, can=free and diagnosis.bound == "launch-bound")
     yield from _optimizer(diagnosis, counting)
 
 
@@ -85,17 +87,17 @@ def _slow(diagnosis: Diagnosis, counting: Counting) -> Iterator[Finding]:
         )
 
 
-def _part(figures: Mapping[str, Number], *, launch_bound: bool) -> Iterator[Finding]:
+def _part(figures: Mapping[str, Number], *, can: bool) -> Iterator[Finding]:
     """How much of a step graphs hold, if that is a part."""
     kernels, held, left = (figures.get(name, 0) for name in ("kernels", "kernels_in_graphs", "launches"))
     if kernels and LEAST_SHARE < held / kernels < MOST_SHARE and left >= FEWEST_LEFT:
         yield Finding(
             rule="diagnose.graph_part",
-            severity="advice" if launch_bound else "note",
+            severity="advice" if can else "note",
             title=f"Graphs hold {percent(held / kernels)} of the kernels; {left:,.0f} are launched one by one",
             text="",
             threshold=f"graphs hold {round_percent(LEAST_SHARE)} to {round_percent(MOST_SHARE)}, not {FEWEST_LEFT}",
-            advice="Capture these too, or the whole step in one graph" if launch_bound else "",
+            advice="Capture these too, or the whole step in one graph" if can else "",
         )
 
 

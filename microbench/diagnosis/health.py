@@ -99,16 +99,7 @@ def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
 
 def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     work, calls = trace.work, trace.calls
-    # The driver moves pages of managed memory by itself, without a call.
-    own = (work["call"] != NONE) | migrates(trace)
-    # What was queued when the recording began is no loss, and neither are launches that were queued when it ended.
-    if missing := int((~own & (work["begin_ns"] > _first_own_ns(trace))).sum()):
-        share = missing / len(work)
-        yield Check(
-            "pieces of work without a call", missing, share,
-            f"the recording {'lost their' if len(calls) else 'has no CUDA'} calls; what held them back is unknown",
-            ("idle time", "prediction") if share > MOST_UNKNOWN else (), advice=FEWER[trace.format],
-        )  # fmt: skip
+    yield from _without_call(trace, steps)
     yield from _launches(trace)
     if graphs := int((work["kind"] == WORK_KINDS.index("graph")).sum()):
         yield Check(
@@ -154,11 +145,13 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             advice="Record again with a newer PyTorch, which writes ns",
         )  # fmt: skip
     begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
-    if early := int((work["begin_ns"] < begins).sum()):
+    early_ns = np.maximum(begins - work["begin_ns"], 0)[work["call"] != NONE]
+    if early := int((early_ns > 0).sum()):
         share = early / len(work)
+        span_ns = int(work["end_ns"].max() - work["begin_ns"].min())
         yield Check(
             "kernels and copies before their call", early, share, "the clocks of host and GPU are not aligned",
-            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+            ("idle time", "prediction") if share > MOST_UNKNOWN and early_ns.sum() > MOST_UNKNOWN * span_ns else (),
         )  # fmt: skip
     # In whole microseconds short work has no length, which makes the GPU idle by less than its work takes.
     rounded = trace.resolution_ns >= 1000
@@ -290,13 +283,28 @@ def _captured(trace: Trace, submits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bo
     return captured
 
 
-def _first_own_ns(trace: Trace) -> IntArray:
-    """For each piece of work, when the first with a recorded call began on its GPU."""
-    devices, place = np.unique(trace.work["device"], return_inverse=True)
+def _without_call(trace: Trace, steps: Steps | None) -> Iterator[Check]:
+    """Work of the steps, or of the whole trace, whose call is not recorded.
+
+    The driver moves pages of managed memory by itself. What was queued when the recording began is no loss, and neither
+    are launches that were queued when it ended.
+    """
+    work = trace.work
+    devices, place = np.unique(work["device"], return_inverse=True)
     begins = np.full(len(devices), np.iinfo(np.int64).max)
-    own = trace.work["call"] != NONE
-    np.minimum.at(begins, place[own], trace.work["begin_ns"][own])
-    return np.where(begins < np.iinfo(np.int64).max, begins, np.iinfo(np.int64).min)[place]
+    own = work["call"] != NONE
+    np.minimum.at(begins, place[own], work["begin_ns"][own])
+    first_ns = np.where(begins < np.iinfo(np.int64).max, begins, np.iinfo(np.int64).min)[place]
+    lost = ~(own | migrates(trace)) & (work["begin_ns"] > first_ns)
+    if steps is not None:
+        lost = lost[(work["begin_ns"] >= steps.begins_ns[0]) & (work["begin_ns"] < steps.begins_ns[-1])]
+    if missing := int(lost.sum()):
+        share = missing / len(lost)
+        yield Check(
+            "pieces of work without a call", missing, share,
+            f"the recording {'lost their' if len(trace.calls) else 'has no CUDA'} calls; what held it back is unknown",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (), advice=FEWER[trace.format],
+        )  # fmt: skip
 
 
 def _overlaps(trace: Trace, works_s: float) -> Iterator[Check]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.analysis.evidence import Finding, Severity
+from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, counted, percent, round_percent
 from microbench.diagnosis import words
 from microbench.diagnosis.communication import Exchanged
@@ -296,15 +297,25 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
         title = f"{len(several)} traces: at least {FEWEST} are needed to say which one is odd"
         title += "; neither comes late" if known is not None else ""
         return Finding(rule="diagnose.ranks", severity="note", title=title, text="", threshold=threshold)
+    if not odd and (without := sum(one.idle is None for one in several)):
+        title = f"{without} of {len(several)} traces have no idle time, so nobody knows whether they are alike"
+        why = "`microbench diagnose FILE` of one says why"
+        return Finding(rule="diagnose.ranks", severity="warning", title=title, text="", threshold=threshold, advice=why)
+    usual = Counter(one.bound for one in several).most_common(1)[0][0]
+    unlike = [f"{name} is {one.bound}" for name, one in zip(names(several), several, strict=True) if one.bound != usual]
+    if not odd and unlike:
+        title = f"The others are {usual}, but {listed(unlike)}"
+        why = "Where its collectives are short, the others wait for it: look at what its host does"
+        return Finding(rule="diagnose.ranks", severity="warning", title=title, text="", threshold=threshold, advice=why)
     if not odd:
         title = f"{len(several)} traces are alike"
         return Finding(rule="diagnose.ranks", severity="good", title=title, text="", threshold=threshold)
-    names = list(dict.fromkeys(one.name for one in odd))
+    outliers = list(dict.fromkeys(one.name for one in odd))
     first = odd[0]
     return Finding(
         rule="diagnose.ranks",
         severity="warning",
-        title=f"Outliers among the ranks: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}",
+        title=f"Outliers among the ranks: {', '.join(outliers[:3])}{' and others' if len(outliers) > 3 else ''}",
         text=f"{first.name}: {first.what} takes {first.value}, in the median {first.median}.",
         threshold=threshold,
         advice=f"{first.name} takes {first.value} for {first.what} (median {first.median}). Look at that rank's host",

@@ -22,6 +22,7 @@ DIFFERENT = 8  # calls that a step has if it is found without the waits of the p
 FEWEST = 3  # the fewest steps that count as a repetition
 COVERED = 0.6  # the share of the trace, or of the GPU's work, that annotated steps must cover
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
+LEAST_LIKE = 0.1  # the share of equal calls that annotated steps have, or they are parts that differ
 REPEATED = 0.5  # the share of calls that must repeat in steps
 # The share of the GPU's work that repeating calls have at least if they are the program and not a part of it. In 200
 # public traces programs had 0.31 or more, layers and single phases 0.22 or less.
@@ -90,7 +91,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     """
     tokens, loops = Tokens(trace), loops_of(trace)
     turns = iteration(trace, tokens.names[tokens.submits], loops)
-    candidates = _annotated(trace)
+    candidates = _annotated(trace, tokens)
     if turns is not None:
         candidates.append(_turning(trace, tokens, turns))
     steps = None
@@ -215,7 +216,7 @@ class Found(NamedTuple):
     span_ns: tuple[int, int] | None = None
 
 
-def _annotated(trace: Trace) -> list[Found]:
+def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
     """The first calls of ranges that follow one another and cover most of the trace or its work, like ProfilerStep#3.
 
     One or two of them have to be numbered, and the last of these begins is that of the first call behind them.
@@ -248,8 +249,11 @@ def _annotated(trace: Trace) -> list[Found]:
         numbered = name != name_of(trace, int(ranges["name"][0]))
         if works >= LARGE and max(covered, works) >= COVERED and (numbered or not few):
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
+            begins = np.minimum(begins, len(trace.calls) - 1)
+            if not few and _likeness(tokens.names, begins, 1) < LEAST_LIKE:
+                continue
             span = (int(begins_ns[0]), int(begins_ns[-1])) if few else None
-            one = Found(np.minimum(begins, len(trace.calls) - 1), "annotations", unnumbered(name), span)
+            one = Found(begins, "annotations", unnumbered(name), span)
             found.append((covered, one))
     return [one for _, one in sorted(found, key=lambda each: -each[0])]
 

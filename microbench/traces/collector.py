@@ -7,6 +7,7 @@ finds which call submitted which work.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,6 +91,8 @@ RANGE_KIND = {
     Category.LINE: RANGE_KINDS.index("line"),
     Category.FUNCTION: RANGE_KINDS.index("function"),
 }
+# What CUPTI calls overhead and CUDA does within a call: "Runtime Triggered Module Loading".
+DRIVERS_OWN = re.compile(r"(?i)module load|lazy function|command buffer full|driver compiler")
 SYNC_WORDS = (
     ("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"),
     ("device", "context"),
@@ -246,6 +249,9 @@ class Collector:
             self.lost[NO_DURATION_WORDS] += missing
             fields[:, Field.DURATION_NS] = np.maximum(duration, 0)
         category = fields[:, Field.CATEGORY]
+        if (overhead := category == Category.OVERHEAD).any():
+            of_driver = [place for place, name in enumerate(self.names) if DRIVERS_OWN.search(name)]
+            category[overhead & np.isin(fields[:, Field.NAME], of_driver)] = Category.DRIVERS_OWN
         self._add_work(fields[category <= Category.MEMSET])
         self._add_calls(fields[(category == Category.RUNTIME) | (category == Category.DRIVER)])
         self._add_syncs(fields[category == Category.SYNC])
