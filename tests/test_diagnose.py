@@ -1899,21 +1899,26 @@ def test_work_without_a_call_outside_of_the_steps_forbids_no_verdict() -> None:
     assert (found.bound, found.steps is not None) == ("launch-bound", True)
 
 
-def test_annotations_of_parts_that_have_no_call_in_common_are_no_steps() -> None:
-    made = Recorder()
-    for step in range(5):
+@pytest.mark.parametrize(("counts", "found"), [((7, 248, 593), False), ((60, 80, 100), True), ((40, 40, 10, 40), True)])
+def test_annotations_of_parts_that_submit_far_more_than_others_are_no_steps(counts: tuple[int], found: bool) -> None:
+    made, chance = Recorder(), np.random.default_rng(1)
+    for step, count in enumerate(counts):
         with made.range(f"batch {step}", "annotation"):
-            for kernel in range(4 + step):
-                made.launch(f"kernel_{step}_{kernel}", 2000)
-    assert find_steps(made.trace()) is None
+            for _ in range(count):
+                made.launch(f"kernel_{chance.integers(1000)}", 2000)
+            made.runs(100_000)
+    steps = find_steps(made.trace())
+    assert (steps is not None and steps.found == "annotations") is found
 
 
 def test_traces_are_alike_only_where_each_says_what_it_waits_for() -> None:
     made = [steps_of(waits=True, pause_ns=5_000_000 * (number == 2)) for number in range(4)]
     several = [diagnosed(one) for one in made]
     found = ranks.finding(several)
-    assert (found.severity, "made.json is host-bound" in found.title or "Outliers" in found.title) == ("warning", True)
+    assert (found.severity, found.title) == ("warning", "The others are launch-bound, but made is host-bound")
     assert ranks.finding([several[0]] * 4).severity == "good"
+    busy = [diagnosed(steps_of(duration_ns=ns, between_ns=0, waits=True)) for ns in (40_000, 40_000, 40_000, 41_000)]
+    assert ranks.finding(busy).severity == "good"
     nothing = diagnose(made[0].trace(lost={"records": 9}), costs())
     assert ranks.finding([nothing] * 4).title.startswith("4 of 4 traces have no idle time")
 
@@ -1970,6 +1975,25 @@ def test_a_launch_that_takes_hundreds_of_times_as_long_as_others_loads_code(long
             made.runs(1000 * kernel)
     found = diagnosed(made)
     assert (found.step, found.bound) == (None, bound)
+
+
+@pytest.mark.parametrize("name", ["cudaLaunchKernel", "cudaGraphLaunch"])
+def test_a_launch_that_takes_as_long_in_each_step_loads_no_code(name: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(30)
+        made.submit(made.call(name, 2_500_000), "slow", 2000)
+    found = diagnosed(made)
+    assert (found.step is not None, found.bound) == (True, "launch-bound")
+
+
+def test_ranges_of_which_only_one_submits_are_no_steps() -> None:
+    made = Recorder()
+    for step in range(3):
+        with made.range(f"step {step}", "annotation"):
+            made.launches(int(step == 1))
+            made.runs(50_000)
+    assert find_steps(made.trace()) is None
 
 
 def test_compilation_by_nvrtc_is_the_programs_start() -> None:

@@ -53,13 +53,13 @@ LINES = {
     "model": 3999,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
-    "traces": 3471,  # bytes of collectives
-    "diagnosis": 7462,  # what changed; largest kernels; what to record anew; who pauses; small copies; waits for ranks
+    "traces": 3489,  # bytes of collectives
+    "diagnosis": 7513,  # what changed; largest kernels; what to record anew; who pauses; small copies; waits for ranks
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8117,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2351,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
-    "service": 780,  # watching for hours: budget, metrics, alerts, who may ask
+    "service": 782,  # watching for hours: budget, metrics, alerts, who may ask
     "cli": 2666,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}

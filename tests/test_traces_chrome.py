@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import snapshots
 from make_trace import kineto, steps_of
 from snapshots import told
 
 from microbench.core.errors import UsageError
+from microbench.diagnosis.host_time import DOINGS, slices
 from microbench.traces import chrome, reading, scanner
 from microbench.traces.collector import ROW_LIMITS, Collector
 from microbench.traces.events import ChromeReader
@@ -118,10 +120,15 @@ def document(events: list[Event], **facts: Any) -> Event:
 
 def test_what_cuda_loads_within_a_call_is_no_work_of_the_profiler() -> None:
     names = "Runtime Triggered Module Loading", "Lazy Function Loading", "Activity Buffer Request"
-    events = [host(100_000 + 5000 * place, 3000, name, "overhead") for place, name in enumerate(names)]
+    events = [
+        {**host(50_100 + 1000 * place, 900, name, "overhead"), "pid": -1, "tid": 0} for place, name in enumerate(names)
+    ]
     trace = whole(json.dumps(document([*sample(), *events])).encode())
     kinds = {trace.names[one["name"]]: RANGE_KINDS[one["kind"]] for one in trace.ranges}
     assert [kinds[name] for name in names] == ["driver", "driver", "overhead"]
+    of = slices(trace, int(trace.calls["thread"][0]))
+    modules = of.doing == DOINGS.index("module")
+    assert np.diff(of.edges_ns)[modules].sum() == 1800, "PyTorch does not say in which thread"
 
 
 def whole(data: bytes) -> Trace | None:

@@ -178,6 +178,20 @@ def frames(*texts: str) -> bytes:
     return b"".join(cells.text(cells.FRAME, key, text) for key, text in enumerate(texts, start=1))
 
 
+@pytest.mark.parametrize(("every_ms", "until_ms", "mains"), [(2, 100, 0), (9, 100, 0), (2, 40, 60), (9, 36, 72)])
+def test_a_thread_of_python_that_has_ended_is_where_the_main_thread_is(
+    tmp_path: Path, every_ms: int, until_ms: int, mains: int
+) -> None:
+    stacks = frames(
+        "0 threading.py:1030 Thread._bootstrap", "1 own work.py:3 load", "1 own work.py:8 step", "0 own main.py:5 serve"
+    )
+    main = sampled(5, 4, 0, 100, 100 // every_ms + 1)
+    own = [sampled(9, 2 + at % 2, at, at) for at in range(0, until_ms, every_ms)]
+    trace = read(tmp_path, recording(stacks, *CALLS, main, *own, sampled(9, 2**64 - 1, 98, 99), main_thread=5))
+    took_ms = sum(end - begin for name, begin, end in ranges(trace) if name == "main.py:5 serve")
+    assert took_ms == pytest.approx(mains, abs=1.1 * every_ms)
+
+
 STACK = frames(
     "0 own train.py:9 <module>", "1 own train.py:3 step", "2 torch/nn/modules/module.py:1747 Module.__call__",
     "3 own net.py:7 Net.forward", "4 torch/nn/functional.py:5 linear", "0 library/loop.py:8 run",

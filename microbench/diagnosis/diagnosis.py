@@ -236,7 +236,9 @@ def diagnose(
         parts = other_parts(whole, trace, int(steps.calls[0]), int(steps.calls[-1]))
         steps = found_elsewhere(steps, parts)
     health, stopped, found = _idle(trace, steps, device)
-    own = steps is not None and any(loop.own and loop.place == steps.name for loop in trace.loops)
+    own = steps is not None and (
+        steps.found == "annotations" or any(loop.own and loop.place == steps.name for loop in trace.loops)
+    )
     if steps is not None and not own and found is not None and _starts(found):  # a compiler repeats itself
         steps = None
         health, stopped, found = _idle(trace, None, device)

@@ -286,12 +286,13 @@ def _captured(trace: Trace, submits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bo
 def _without_call(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     """Work of the steps, or of the whole trace, whose call is not recorded.
 
-    The driver moves pages of managed memory by itself. What was queued when the recording began is no loss, and neither
-    are launches that were queued when it ended.
+    The driver moves pages of managed memory by itself. What was queued in a stream when the recording began is no loss,
+    and neither are launches that were queued when it ended.
     """
     work = trace.work
-    devices, place = np.unique(work["device"], return_inverse=True)
-    begins = np.full(len(devices), np.iinfo(np.int64).max)
+    keys = work["device"].astype(np.int64) << 32 | (work["stream"].astype(np.int64) & 0xFFFFFFFF)
+    streams, place = np.unique(keys, return_inverse=True)
+    begins = np.full(len(streams), np.iinfo(np.int64).max)
     own = work["call"] != NONE
     np.minimum.at(begins, place[own], work["begin_ns"][own])
     first_ns = np.where(begins < np.iinfo(np.int64).max, begins, np.iinfo(np.int64).min)[place]

@@ -124,11 +124,16 @@ def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:
     exact = (kinds == PYTHON) & (trace.samples is not None)  # beside samples, whose ends are estimates
     code = trace.ranges[here & ~np.isin(kinds, (OVERHEAD, DRIVER, FUNCTION)) & ~exact]
     inner = trace.ranges[here & (kinds == FUNCTION) & functions]
-    driver, overhead = trace.ranges[here & (kinds == DRIVER)], trace.ranges[kinds == OVERHEAD]
+    # PyTorch's profiler does not say of which thread CUDA's own work is: it is of the call that it lies in.
+    own, ranges = trace.calls[calls], trace.ranges
+    at = np.searchsorted(own["begin_ns"], ranges["begin_ns"], "right") - 1
+    inside = (at >= 0) & (ranges["end_ns"] <= np.append(own["end_ns"], 0)[at])
+    driver = ranges[(kinds == DRIVER) & (here | (inside & ~np.isin(ranges["thread"], trace.calls["thread"])))]
+    overhead = ranges[kinds == OVERHEAD]
     driven = by_name(trace, driven_by)
     unnumbered = {
         name: without_number(trace.names[name])
-        for name in np.unique(trace.ranges["name"][here]).tolist()
+        for name in np.unique(np.append(ranges["name"][here], driver["name"])).tolist()
         if name != NONE
     }
 

@@ -52,8 +52,8 @@ OWN_TIME = "the program's own work between CUDA calls"
 LONGEST_GAP_NS = 6000
 # Longer than this after its call returned, the work of a GPU that was free was held back by something else.
 LONGEST_WAY_NS = 20_000
-# A call of these kinds takes longer than this only when it does something for the first time; so does a launch that
-# takes so many times as long as usual.
+# A call of these kinds takes longer than this only when it does something for the first time. The first launch of a
+# kernel that takes so many times as long as launches do loads its code.
 LONGEST_CALL_NS, LOADS = 500_000, 100
 FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls")
 
@@ -186,15 +186,16 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     gaps = gaps_of(trace.work, device, begin_ns, end_ns)
     causes, named, stacks = dict.fromkeys(CAUSES, 0), Counter[tuple[Cause, str]](), Counter[Stack]()
     begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
-    launches = trace.calls[(by_name(trace, doing) == DOINGS.index("launch"))[trace.calls["name"]]]
-    usual_ns = np.median(launches["end_ns"] - launches["begin_ns"]) if len(launches) else 0
+    loads = _loads(trace)
     between_ns = np.zeros(len(gaps.begin_ns))
     half_ns, first_use_ns = np.median(begins_ns) if len(begins_ns) else 0, 0
     for pieces in stretches(trace, gaps):
         length_ns = pieces.end_ns - pieces.begin_ns
         first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE]) & (pieces.end_ns <= half_ns)
-        first |= (pieces.cause == CAUSES.index("launch calls")) & (length_ns > LOADS * usual_ns)
-        first_use_ns += int(length_ns[first & (length_ns > LONGEST_CALL_NS)].sum())
+        first &= length_ns > LONGEST_CALL_NS
+        within = np.searchsorted(loads["begin_ns"], pieces.begin_ns, "right") - 1
+        first |= (within >= 0) & (pieces.begin_ns < np.append(loads["end_ns"], 0)[within])
+        first_use_ns += int(length_ns[first].sum())
         own = (pieces.cause == CAUSES.index(BETWEEN)) & ~np.isin(pieces.name, [TOUCHED, LOOPED])
         of_gap = np.searchsorted(gaps.begin_ns, pieces.begin_ns[own], "right") - 1
         between_ns += np.bincount(of_gap, length_ns[own], len(between_ns))
@@ -242,6 +243,19 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     )
 
 
+def _loads(trace: Trace) -> Table:
+    """The launches that load code: each is the first of its kernel, and takes far longer than usual."""
+    calls, work = trace.calls, trace.work[trace.work["call"] != NONE]
+    launches = (by_name(trace, doing) == DOINGS.index("launch"))[calls["name"]]
+    launches &= ~np.array(["Graph" in name for name in (*trace.names, "")])[calls["name"]]
+    took_ns = calls["end_ns"] - calls["begin_ns"]
+    longest_ns = max(LOADS * np.median(took_ns[launches]), LONGEST_CALL_NS) if launches.any() else 0
+    by_call = work[np.argsort(work["call"], kind="stable")]
+    first = np.isin(np.arange(len(calls)), by_call["call"][np.unique(by_call["name"], return_index=True)[1]])
+    found: Table = calls[launches & first & (took_ns > longest_ns)]
+    return found
+
+
 def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
     """Split the gaps into pieces of one cause each.
 
@@ -257,13 +271,13 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
     for touched in (True, False):
         chosen = pages & (to_host == touched)
         yield from _before_pages(trace, gaps.begin_ns[chosen], gaps.end_ns[chosen], touched=touched)
-    threads = np.append(trace.calls["thread"], NONE)[call]
+    threads, known = np.append(trace.calls["thread"], NONE)[call], dict[int, Slices]()
     for thread in np.unique(threads[call != NONE]).tolist():
         own = threads == thread
         begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
         returned = trace.calls["end_ns"][call[own]]
         until = np.clip(returned, begins, ends)
-        yield _until_call(trace, handed_on(trace, thread), begins, until)
+        yield _until_call(trace, handed_on(trace, thread, known), begins, until)
         yield from _behind_call(trace, returned > begins, held[own], until, ends)
 
 
@@ -322,7 +336,8 @@ def _behind_call(
 
 def _waits_for_events(trace: Trace) -> bool:
     """Whether there are several streams with work, and one waits for another anywhere in the trace."""
-    several = len(np.unique(trace.work[["device", "stream"]])) > 1
+    work = trace.work
+    several = any(bool((work[field] != work[field][:1]).any()) for field in ("device", "stream"))
     return several and any("StreamWaitEvent" in name_of(trace, name) for name in np.unique(trace.calls["name"]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -193,32 +194,44 @@ def _of_name(name: str) -> str:
     return OWN if function["line"] and not (first and rest) else package
 
 
-def handed_on(trace: Trace, thread: int) -> Slices:
+@lru_cache(maxsize=100_000)
+def _gives(stack: tuple[str, ...]) -> bool | None:
+    """Whether a thread does something there that others wait for; None where it waits for others itself."""
+    if owner_of(stack)[0] in HANDED:
+        return None
+    return bool(stack) and stack[0] != BACKWARD and not stack[0].startswith(MAIN_AT)
+
+
+def handed_on(trace: Trace, thread: int, known: dict[int, Slices]) -> Slices:
     """A thread's whole time. While it waits for what another thread gives it, it has what the thread does that called
-    CUDA last, unless that one waits so too or nothing says what it does."""
-    of, calls = slices(trace, thread), trace.calls
+    CUDA last, unless that one waits so too or nothing says what it does. ``known`` keeps the threads' own slices."""
+    calls = trace.calls
     firsts = np.flatnonzero(np.append(True, np.diff(calls["thread"]) != 0)[: len(calls)])
-    for other in np.setdiff1d(calls["thread"][firsts], thread).tolist():
-        waits = np.array([owner_of(stack)[0] in HANDED for stack in of.stacks])[of.path]
-        waits &= of.doing == DOINGS.index("between")
-        if not waits.any():
-            break
-        his = slices(trace, other)
-        known = np.array([owner_of(stack)[0] not in HANDED and not _elsewhere(stack) for stack in his.stacks])[his.path]
-        edges_ns = np.unique(np.concatenate([of.edges_ns[:-1], his.edges_ns[:-1], calls["begin_ns"][firsts]]))
-        own, its = (np.searchsorted(one.edges_ns, edges_ns, "right") - 1 for one in (of, his))
-        last = np.searchsorted(calls["begin_ns"][firsts], edges_ns, "right") - 1
-        taken = waits[own] & known[its] & (last >= 0) & (calls["thread"][firsts][last] == other)
-        paths = of.path % len(of.stacks), len(of.stacks) + his.path % len(his.stacks)  # NONE is the last one
+    turns_ns, callers = calls["begin_ns"][firsts], calls["thread"][firsts]
+    of = known.get(thread) or known.setdefault(thread, slices(trace, thread))
+    waiting = np.array([_gives(stack) is None for stack in of.stacks])
+    if not (waiting[of.path] & (of.doing == DOINGS.index("between"))).any():
+        return of
+    for other in np.setdiff1d(callers, thread).tolist():
+        theirs = known.get(other) or known.setdefault(other, slices(trace, other))
+        gives = np.array([bool(_gives(stack)) for stack in theirs.stacks])
+        if not gives.any():
+            continue
+        theirs_ns = theirs.edges_ns[:-1]
+        theirs_ns = theirs_ns[callers[np.maximum(np.searchsorted(turns_ns, theirs_ns, "right") - 1, 0)] == other]
+        edges_ns = np.unique(np.concatenate([of.edges_ns[:-1], theirs_ns, turns_ns]))
+        own, there = (np.searchsorted(one.edges_ns, edges_ns, "right") - 1 for one in (of, theirs))
+        last = np.searchsorted(turns_ns, edges_ns, "right") - 1
+        waits = waiting[of.path] & (of.doing == DOINGS.index("between"))
+        taken = waits[own] & gives[theirs.path][there] & (last >= 0) & (callers[last] == other)
+        if not taken.any():
+            continue
+        paths = of.path % len(of.stacks), len(of.stacks) + theirs.path % len(theirs.stacks)  # NONE is the last one
         doing, call, name, path = (
-            np.where(taken, two[its], one[own])
-            for one, two in ((of.doing, his.doing), (of.call, his.call), (of.name, his.name), paths)
+            np.where(taken, two[there], one[own])
+            for one, two in ((of.doing, theirs.doing), (of.call, theirs.call), (of.name, theirs.name), paths)
         )
-        stacks = (*of.stacks, *his.stacks, of.stacks[-1])
+        stacks = (*of.stacks, *theirs.stacks, of.stacks[-1])
+        waiting = np.append(waiting, [*(_gives(stack) is None for stack in theirs.stacks), waiting[-1]])
         of = Slices(np.append(edges_ns, of.edges_ns[-1]), doing, call, name, path, stacks)
     return of
-
-
-def _elsewhere(stack: Sequence[str]) -> bool:
-    """Whether nothing says what a thread does: at most where the main thread is meanwhile."""
-    return not stack or stack[0] == BACKWARD or stack[0].startswith(MAIN_AT)

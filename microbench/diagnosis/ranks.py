@@ -302,10 +302,16 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
         why = "`microbench diagnose FILE` of one says why"
         return Finding(rule="diagnose.ranks", severity="warning", title=title, text="", threshold=threshold, advice=why)
     usual = Counter(one.bound for one in several).most_common(1)[0][0]
-    unlike = [f"{name} is {one.bound}" for name, one in zip(names(several), several, strict=True) if one.bound != usual]
-    if not odd and unlike:
-        title = f"The others are {usual}, but {listed(unlike)}"
-        why = "Where its collectives are short, the others wait for it: look at what its host does"
+    idles = [1 - one.idle.busy_s / one.idle.span_s if one.idle is not None else 0.0 for one in several]
+    unlike = [
+        f"{name} is {one.bound}" for name, one, idle in zip(names(several), several, idles, strict=True)
+        if one.bound != usual and abs(idle - statistics.median(idles)) > LEAST_SHARE
+    ]  # fmt: skip
+    if unlike and len(unlike) < len(several) / 2:
+        title = f"The others are {usual}, but {listed(unlike[:3])}"
+        why = "Look at what its host does"
+        if any(map(communication_s, several)):
+            why = f"Where its collectives are short, the others wait for it: l{why[1:]}"
         return Finding(rule="diagnose.ranks", severity="warning", title=title, text="", threshold=threshold, advice=why)
     if not odd:
         title = f"{len(several)} traces are alike"

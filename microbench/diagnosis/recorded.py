@@ -375,7 +375,8 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     lengths = np.diff(begins)
     table, work = trace.calls, trace.work
     threads = np.unique(table["thread"][begins[0] : begins[-1] + 1]).tolist()
-    of = {thread: handed_on(trace, thread) for thread in threads}
+    known: dict[int, Slices] = {}
+    of = {thread: handed_on(trace, thread, known) for thread in threads}
     if steps.likeness >= ALIKE and np.all(lengths == lengths[0]):
         chosen = begins[:-1]
     else:

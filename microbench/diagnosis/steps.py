@@ -22,7 +22,8 @@ DIFFERENT = 8  # calls that a step has if it is found without the waits of the p
 FEWEST = 3  # the fewest steps that count as a repetition
 COVERED = 0.6  # the share of the trace, or of the GPU's work, that annotated steps must cover
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
-LEAST_LIKE = 0.1  # the share of equal calls that annotated steps have, or they are parts that differ
+UNEQUAL, MOST_PARTS = 10, 8  # of so few annotated steps none submits so many times as much as another
+MOST_PAIRS = 500  # of steps that are held against each other
 REPEATED = 0.5  # the share of calls that must repeat in steps
 # The share of the GPU's work that repeating calls have at least if they are the program and not a part of it. In 200
 # public traces programs had 0.31 or more, layers and single phases 0.22 or less.
@@ -137,13 +138,19 @@ def _turning(trace: Trace, tokens: Tokens, turns: Turns) -> Found:
 
 
 def _all_turns(names: IntArray, begins: IntArray) -> IntArray:
-    """The begins of a fast loop's turns, of which only some were noted: where calls follow as behind a noted begin, and
-    as nowhere else between noted ones. If no number of calls tells the begins from the rest, the noted ones alone."""
+    """The begins of a fast loop's turns, of which only some were noted.
+
+    Others begin where calls follow as they do behind noted begins alone, as long as turns have as many calls as noted
+    ones. If no number of calls tells the noted begins from other calls, these are all.
+    """
     inside, ahead = np.arange(begins[0], begins[-1]), 1
     while ahead <= np.diff(begins).max(initial=0):
         found = np.flatnonzero(np.isin(names, names[begins[:-1]]))
         if np.array_equal(np.intersect1d(found, inside), begins[:-1]):
-            return np.union1d(found, begins)
+            lengths, noted = np.diff(found), np.diff(begins)
+            others = np.flatnonzero((lengths < noted.min()) | (lengths > noted.max()))
+            before, behind = others[found[others] < begins[0]], others[found[others] >= begins[-1]]
+            return np.union1d(found[before.max(initial=-1) + 1 : behind.min(initial=len(found)) + 1], begins)
         names, ahead = _mixed(names + _mixed(np.append(names[ahead:], np.zeros(ahead, np.int64)))), 2 * ahead
     return begins
 
@@ -250,8 +257,9 @@ def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
         if works >= LARGE and max(covered, works) >= COVERED and (numbered or not few):
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
             begins = np.minimum(begins, len(trace.calls) - 1)
-            if not few and _likeness(tokens.names, begins, 1) < LEAST_LIKE:
-                continue
+            submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins))
+            if not few and len(places) <= MOST_PARTS and submits.max() > UNEQUAL * max(submits.min(), 1):
+                continue  # parts of the program
             span = (int(begins_ns[0]), int(begins_ns[-1])) if few else None
             one = Found(begins, "annotations", unnumbered(name), span)
             found.append((covered, one))
@@ -459,7 +467,7 @@ def _likeness(values: IntArray, begins: IntArray, every: int) -> float:
         steps = values[begins[0] : begins[-1]].reshape(-1, lengths[0])
         return float(np.mean(steps[:-every] == steps[every:])) if len(steps) > every else 1.0
     shares = []
-    for step in range(len(begins) - 1 - every):
+    for step in range(0, len(begins) - 1 - every, max(len(begins) // MOST_PAIRS, 1)):
         own, other = (values[begins[one] : begins[one + 1]] for one in (step, step + every))
         _, both = np.unique(np.concatenate([own, other]), return_inverse=True)
         counts = (np.bincount(one, minlength=len(both)) for one in (both[: len(own)], both[len(own) :]))

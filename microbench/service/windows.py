@@ -22,7 +22,9 @@ def shown(process: str, file: str, began_s: float, unix_s: float, found: Diagnos
     if found.idle is None:
         return None
     begin_ns, end_ns = next(iter(found.trace.windows), (0, MAX_TIME_NS))
-    some = bool(found.trace.turns["last"].any())  # of a fast loop only some turns are noted
+    own = [number for number, loop in enumerate(found.trace.loops) if found.steps and loop.place == found.steps.name]
+    turns = found.trace.turns
+    some = bool(turns["last"][np.isin(turns["loop"], own)].any())  # of a fast loop only some turns are noted
     little = found.idle.span_s < COVERED * (end_ns - begin_ns) * 1e-9
     if found.steps is not None and end_ns < MAX_TIME_NS and little and not some:
         return None

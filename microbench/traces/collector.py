@@ -250,7 +250,8 @@ class Collector:
             fields[:, Field.DURATION_NS] = np.maximum(duration, 0)
         category = fields[:, Field.CATEGORY]
         if (overhead := category == Category.OVERHEAD).any():
-            of_driver = [place for place, name in enumerate(self.names) if DRIVERS_OWN.search(name)]
+            names, texts = np.unique(fields[overhead, Field.NAME]), [*self.names, ""]
+            of_driver = [name for name in names.tolist() if DRIVERS_OWN.search(texts[name])]
             category[overhead & np.isin(fields[:, Field.NAME], of_driver)] = Category.DRIVERS_OWN
         self._add_work(fields[category <= Category.MEMSET])
         self._add_calls(fields[(category == Category.RUNTIME) | (category == Category.DRIVER)])

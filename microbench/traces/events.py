@@ -74,7 +74,8 @@ class Args(msgspec.Struct, gc=False):
     device: Any = None
     stream: Any = None
     bytes: Any = None
-    elements: Any = msgspec.field(default=None, name="In msg nelems")  # of a collective
+    elements: Any = msgspec.field(default=None, name="In msg nelems")  # of a collective, that a rank gives
+    received: Any = msgspec.field(default=None, name="Out msg nelems")
     dtype: Any = None
     grid: Any = None
     block: Any = None
@@ -243,7 +244,8 @@ class ChromeReader:
         fields[Field.DEVICE] = integer(event.pid if args.device is None else args.device)
         fields[Field.BYTES] = integer(args.bytes)
         if args.elements is not None:
-            fields[Field.BYTES] = max(integer(integer(args.elements) * ITEM_BYTES.get(str(args.dtype), 0)), NONE)
+            elements = max(integer(args.elements), integer(args.received))
+            fields[Field.BYTES] = max(integer(elements * ITEM_BYTES.get(str(args.dtype), 0)), NONE)
         fields[Field.BLOCKS] = product(args.grid)
         fields[Field.THREADS] = product(args.block)
         fields[Field.NODE] = integer(args.node) or NONE

@@ -39,6 +39,7 @@ AT_ONCE = 1 << 16  # cells
 MOST_TEXTS = 200_000
 MOST_FACT = 200  # characters
 BEGUN = re.compile(r"(?:.*/)?threading\.py (?:Thread\.)?_bootstrap")
+MOST_SAMPLES = 1 << 40  # in a row
 MOST_SAMPLED = 64  # threads whose samples become ranges
 MOST_DEEP = 64  # functions of a stack that are kept: the outermost ones and the innermost
 UNKNOWN_32 = 0xFFFFFFFF  # of a stream or an event
@@ -440,7 +441,8 @@ class _Reader:
         for thread, number in submitting.items():
             rows = each[number]
             if ends := number != main and self._is_pythons(number, rows):
-                both = filled(lines(rows, int, 2 * cells.SAMPLE_NS), lines(each[main], int))
+                apart_ns = _apart_ns(rows, each[main])
+                both = filled(lines(rows, self._known_key, apart_ns), lines(each[main], self._known_key))
                 rows = np.zeros(len(both.name), rows.dtype)
                 rows["begin_ns"], rows["end_ns"], rows["name"] = both
             found = lines(rows, self._named_line)
@@ -452,6 +454,9 @@ class _Reader:
             for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, of_main), (cells.LOCKED, of_main)):
                 self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
         return counted(list(each.values()), at_ns)
+
+    def _known_key(self, key: int) -> int:
+        return key if key in self._texts.lines else NONE
 
     def _is_pythons(self, thread: int, samples: Table) -> bool:
         """Whether Python's threading has begun a thread, by its samples and its calls that were asked."""
@@ -524,6 +529,16 @@ class _Reader:
         found = (places >= 0) & (wanted != NONE) & (events[places, 0] == wanted)
         syncs[found, Field.ON_CORRELATION] = events[places[found], 1]
         syncs[found, Field.ON_STREAM] = _known(events[places[found], 2])
+
+
+def _apart_ns(*each: Table) -> int:
+    """How far samples of a thread are apart at most, by those of long rows."""
+    rows = np.concatenate(each)
+    rows = rows[(rows["size"] > 1) & (rows["size"] < MOST_SAMPLES)]
+    apart = int((rows["size"].astype(np.int64) - 1).sum())
+    if not apart:
+        return cells.FOLLOWING_NS
+    return max(2 * int((rows["end_ns"] - rows["begin_ns"]).sum()) // apart, 2 * cells.SAMPLE_NS)
 
 
 def _processor(texts: _Texts) -> Processor | None:
