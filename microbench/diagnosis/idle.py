@@ -85,9 +85,8 @@ class Idle(msgspec.Struct, frozen=True):
     outermost first) and the CUDA call. ``gaps`` is the number of idle intervals. ``communication_s`` is the part of
     ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
     which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
-    calls of the first half that last as long as only those do that load code or get memory for the first time, in
-    such launches anywhere, and in compilers; ``pauses_s`` is host time between calls in intervals that have more of it
-    than PAUSE_S; ``longest_s`` is the longest idle interval.
+    what happens once: long calls of the first half, launches that load code, and compilers. ``pauses_s`` is host time
+    between calls in intervals that have more of it than PAUSE_S. ``longest_s`` is the longest idle interval.
     """
 
     device: int
