@@ -489,6 +489,22 @@ def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, name
     assert advised is (named and found.bound == "launch-bound")
 
 
+def test_what_a_graph_cannot_hold_between_kernels_keeps_from_capturing_them_too() -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            replay = made.call("cudaGraphLaunch", 9000)
+            for node in range(20):
+                made.submit(replay, f"node_{node}", 3000, node=node + 1)
+            for _ in range(2):
+                made.launches(20)
+                made.wait()
+    found = diagnosed(made)
+    assert found.bound in ("launch-bound", "wait-bound")
+    assert "diagnose.graph_part" in found_in(made)
+    assert "Capture these too" not in line_of(found, "next")
+
+
 @pytest.mark.parametrize(("kernels", "name", "named"), [
     (60, "at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)", True),
     (29, "at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)", False),

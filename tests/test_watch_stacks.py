@@ -468,7 +468,7 @@ for other in others:
 
 
 def test_a_server_with_a_thread_for_each_request_waits_for_requests(place: Place, tmp_path: Path) -> None:
-    """Each of its threads has ended when the next one begins, often with the same number."""
+    """Each thread of the server ends before the next one begins, which often gets the same number."""
     text = """
 import http.server, threading, time, torch, urllib.request
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -231,7 +231,7 @@ def launches_of(trace: Trace) -> tuple[Chosen, Chosen, Chosen]:
 
 
 def _launches(trace: Trace) -> Iterator[Check]:
-    """Launches that have no work: those that were captured, that failed, and whose records are lost."""
+    """Launches without work: they were captured into a graph, they failed, or their records are lost."""
     launches, captured, submits = launches_of(trace)
     submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
     if graphed := int(captured.sum()):
@@ -303,7 +303,8 @@ def _without_call(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         share = missing / len(lost)
         yield Check(
             "pieces of work without a call", missing, share,
-            f"the recording {'lost their' if len(trace.calls) else 'has no CUDA'} calls; what held it back is unknown",
+            f"the recording {'lost their' if len(trace.calls) else 'has no CUDA'} calls; "
+            "what held them back is unknown",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (), advice=FEWER[trace.format],
         )  # fmt: skip
 

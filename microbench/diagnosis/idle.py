@@ -334,7 +334,7 @@ def _behind_call(
 
 
 def _waits_for_events(trace: Trace) -> bool:
-    """Whether there are several streams with work, and one waits for another anywhere in the trace."""
+    """Whether a stream waits for another one that has work, too, anywhere in the trace."""
     work = trace.work
     several = any(bool((work[field] != work[field][:1]).any()) for field in ("device", "stream"))
     return several and any("StreamWaitEvent" in name_of(trace, name) for name in np.unique(trace.calls["name"]))

@@ -196,7 +196,7 @@ def _of_name(name: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def _gives(stack: tuple[str, ...]) -> bool | None:
-    """Whether a thread does something there that others wait for; None where it waits for others itself."""
+    """Whether a thread with this stack works, so that others may wait for it. None if it waits for others itself."""
     if owner_of(stack)[0] in HANDED:
         return None
     return bool(stack) and stack[0] != BACKWARD and not stack[0].startswith(MAIN_AT)

@@ -309,10 +309,15 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
     ]  # fmt: skip
     if unlike and len(unlike) < len(several) / 2:
         title = f"The others are {usual}, but {listed(unlike[:3])}"
-        why = "Look at what its host does"
-        if any(map(communication_s, several)):
-            why = f"Where its collectives are short, the others wait for it: l{why[1:]}"
-        return Finding(rule="diagnose.ranks", severity="warning", title=title, text="", threshold=threshold, advice=why)
+        waits = "The others wait for it where its collectives are short. " if any(map(communication_s, several)) else ""
+        return Finding(
+            rule="diagnose.ranks",
+            severity="warning",
+            title=title,
+            text="",
+            threshold=f"another verdict, and idle for {round_percent(LEAST_SHARE)} of the time more or less",
+            advice=f"{waits}Look at what its host does",
+        )
     if not odd:
         title = f"{len(several)} traces are alike"
         return Finding(rule="diagnose.ranks", severity="good", title=title, text="", threshold=threshold)

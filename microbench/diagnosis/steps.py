@@ -224,7 +224,7 @@ class Found(NamedTuple):
 
 
 def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
-    """The first calls of ranges that follow one another and cover most of the trace or its work, like ProfilerStep#3.
+    """The first calls of ranges like ProfilerStep#3: they follow one another, and hold most of the time or of the work.
 
     One or two of them have to be numbered, and the last of these begins is that of the first call behind them.
     """
@@ -250,11 +250,13 @@ def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
         begins_ns, few = ranges["begin_ns"], len(places) < FEWEST
         if few:
             begins_ns = np.append(begins_ns, ranges["end_ns"][-1])
+        numbered = name != name_of(trace, int(ranges["name"][0]))
+        if not apart or (few and not numbered):
+            continue
         place = np.maximum(np.searchsorted(ranges["begin_ns"], at_ns, "right") - 1, 0)
         inside = (at_ns >= ranges["begin_ns"][place]) & (at_ns < ranges["end_ns"][place])
-        works = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1) if apart else 0.0
-        numbered = name != name_of(trace, int(ranges["name"][0]))
-        if works >= LARGE and max(covered, works) >= COVERED and (numbered or not few):
+        works = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1)
+        if works >= LARGE and max(covered, works) >= COVERED:
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
             begins = np.minimum(begins, len(trace.calls) - 1)
             submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins))
@@ -460,8 +462,10 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
 
 
 def _likeness(values: IntArray, begins: IntArray, every: int) -> float:
-    """The mean share of a step's calls that the step ``every`` later has at the same place; of steps with unequal
-    numbers of calls the share that it has anywhere."""
+    """The mean share of a step's calls that the step ``every`` later has at the same place.
+
+    Of steps with unequal numbers of calls it is the share that the later one has anywhere.
+    """
     lengths = np.diff(begins)
     if np.all(lengths == lengths[0]):
         steps = values[begins[0] : begins[-1]].reshape(-1, lengths[0])

@@ -680,8 +680,7 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Warn where the host works longer before the GPU's first work than everything after it takes, and where the GPU
-    once idles longer than all steps take."""
+    """Warn of a long time beside the steps in which the GPU does nothing: before its first work, or once later."""
     trace, steps, idle = diagnosis.trace, diagnosis.steps, diagnosis.idle
     if steps is None or idle is None or steps.found != "repetition":
         return

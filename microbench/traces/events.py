@@ -74,7 +74,7 @@ class Args(msgspec.Struct, gc=False):
     device: Any = None
     stream: Any = None
     bytes: Any = None
-    elements: Any = msgspec.field(default=None, name="In msg nelems")  # of a collective, that a rank gives
+    elements: Any = msgspec.field(default=None, name="In msg nelems")  # of a collective: what a rank gives, and gets
     received: Any = msgspec.field(default=None, name="Out msg nelems")
     dtype: Any = None
     grid: Any = None

@@ -459,7 +459,7 @@ class _Reader:
         return key if key in self._texts.lines else NONE
 
     def _is_pythons(self, thread: int, samples: Table) -> bool:
-        """Whether Python's threading has begun a thread, by its samples and its calls that were asked."""
+        """Whether Python's module threading began a thread. The outermost function of its stacks tells."""
         asked = [rows["name"][rows["place"] == thread] for rows in self._kept[cells.CALLED_FROM]]
         return not self._texts.begun.isdisjoint(np.unique(np.concatenate([samples["name"], *asked])).tolist())
 

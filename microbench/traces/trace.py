@@ -38,7 +38,7 @@ NONE = -1  # an index or a number that the trace does not have
 # Work of a GPU. ``call`` is the place in CALLS of the call that submitted it (all nodes of a graph have the replay's).
 # ``kind``, ``source`` and ``target`` (memories of a copy) are places in WORK_KINDS and MEMORIES. ``blocks`` is a
 # kernel's grid, ``threads`` its block; copies and memsets have ``bytes``, and kernels of collectives
-# those that a rank gives, where PyTorch says so. ``node`` is the number of a graph's node, NONE outside of graphs.
+# what a rank gives or gets, where PyTorch says so. ``node`` is the number of a graph's node, NONE outside of them.
 WORK = np.dtype(
     [
         ("begin_ns", "i8"), ("end_ns", "i8"), ("stream", "i8"), ("bytes", "i8"), ("blocks", "i8"), ("node", "i8"),
@@ -164,8 +164,10 @@ def memory_place(words: str) -> int:
 
 
 def migrates(trace: Trace, way: str = "") -> npt.NDArray[np.bool_]:
-    """Which work is the driver's own copying of managed memory. The way "Memcpy" is that without prefetched memory,
-    "Memcpy DtoH" what the host touched."""
+    """Which work is the driver's own copying of managed memory.
+
+    With the way "Memcpy" what the program prefetched is left out; with "Memcpy DtoH" only what went to the host is in.
+    """
     named = np.array([name.startswith(MIGRATION + way) for name in (*trace.names, "")])
     found: npt.NDArray[np.bool_] = named[trace.work["name"]] & (trace.work["call"] == NONE)
     return found
