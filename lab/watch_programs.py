@@ -26,6 +26,11 @@ sys.path.insert(0, str(LAB / "programs"))
 from iterations import STYLES  # noqa: E402
 from run import programs  # noqa: E402
 
+HOW = {
+    "graph": "graphs of the steps, without microbench watch", "prove": "what `microbench graph` says of the steps",
+    "compile": "what it says of torch.compile of them",
+}  # fmt: skip
+
 
 class Job(NamedTuple):
     name: str
@@ -59,8 +64,8 @@ def command(job: Job, asked: argparse.Namespace) -> list[str]:
         sys.executable, str(LAB / "programs" / "run.py"), job.name, job.style, "--seconds", str(asked.seconds),
         "--lock", str(asked.out / "lock"), "--truth", str(asked.out / f"{job.stem}.truth.json"),
     ]  # fmt: skip
-    if asked.graph or asked.prove:
-        return [*program, "--graph" if asked.graph else "--prove"]
+    if asked.how:
+        return [*program, f"--{asked.how}"]
     if asked.plain:
         return program
     recorded = ["-o", str(asked.out / job.stem), *shlex.split(asked.watch)]
@@ -112,7 +117,8 @@ def line(number: int, of: int, found: dict[str, Any]) -> str:
     if (report := found.get("report")) is not None:
         times = " ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in report["times"])
         ways = "; ".join(report["blockers"]) or f"{report['why']} {report['difference']}"
-        words.append(f"{'PROVED' if report['proved'] else 'not'} {times} {ways}")
+        compiled = "; ".join(f"{name}: {ratio:.2f} {why}" for name, (ratio, why) in report["compiled"].items())
+        words.append(f"{'PROVED' if report['proved'] else 'not'} {times} {ways} {compiled}")
     if "graph_nodes" in found:
         words.append(f"{found['graph_nodes']} nodes")
     words += [" ".join(found[key].split()) for key in ("why", "error", "graph_reason") if found.get(key)]
@@ -129,8 +135,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of OpenMP in each process")
     parser.add_argument("--watch", default="", help="further options of microbench watch, in one word")
     parser.add_argument("--plain", action="store_true", help="without microbench watch")
-    parser.add_argument("--prove", action="store_true", help="what `microbench graph` says of the steps")
-    parser.add_argument("--graph", action="store_true", help="graphs of the steps, without microbench watch")
+    for how, what in HOW.items():
+        parser.add_argument(f"--{how}", dest="how", action="store_const", const=how, help=what)
     parser.add_argument("--each", type=float, default=120.0, help="the most seconds of a process")
     parser.add_argument("--limit", type=float, default=520.0, help="the most seconds of all")
     parser.add_argument("--least", type=float, default=20.0, help="with fewer seconds left, no process is started")
@@ -139,11 +145,8 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     ends_s = time.monotonic() + asked.limit
     # All styles of a program follow each other, so that the files of its libraries are still in memory.
-    styles = ["each"] if asked.graph or asked.prove else asked.styles.split(",")
-    endings = {
-        style: "prove" if asked.prove else "graph" if asked.graph else f"{style}_plain" if asked.plain else style
-        for style in styles
-    }
+    styles = ["each"] if asked.how else asked.styles.split(",")
+    endings = {style: asked.how or (f"{style}_plain" if asked.plain else style) for style in styles}
     jobs = [Job(name, style, ending) for name in chosen(asked.programs) for style, ending in endings.items()]
     found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(asked.jobs) as pool:

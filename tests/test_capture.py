@@ -6,6 +6,7 @@ PyTorch's graphs are played on the CPU; the same functions run on a GPU in lab/g
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.util
 import itertools
 import random
@@ -741,6 +742,40 @@ def test_models_that_are_arguments_each_have_a_graph_that_knows_their_settings()
     assert step.counts["warm-ups"] == 3, "only of the model that has changed"
 
 
+CACHE = """
+import torch
+
+class Cache:
+    def __init__(self): self.ready, self.last = False, None
+    def update(self, a):
+        if not self.ready: self.store, self.ready = torch.zeros_like(a), True
+        self.last = self.store.add_(a) * 1
+        return self.last
+
+def model(a, cache): return cache.update(a) * 2
+"""
+
+
+def test_what_a_librarys_object_holds_is_looked_at_though_only_the_library_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from microbench import graphed
+
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "cache_library.py").write_text(CACHE)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    library = importlib.import_module("cache_library")
+    cache = library.Cache()
+    step = graphed(lambda a: library.model(a, cache))
+    a = torch.ones(2)
+    assert [step(a)[0].item() for _ in range(8)] == [2.0 * number for number in range(1, 9)]
+    assert step.counts["replays"] == 4, step.reasons
+    cache.store = torch.zeros(2)
+    assert [step(a)[0].item() for _ in range(2)] == [2.0, 4.0], "the graph has the other store"
+    cache.ready = False
+    assert [step(a)[0].item() for _ in range(2)] == [2.0, 4.0]
+
+
 def test_an_equal_value_that_is_another_object_is_replayed() -> None:
     from microbench import graphed
 
@@ -846,3 +881,24 @@ def test_only_a_committed_file_is_changed(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("def step():\n    pass\n")
     assert "not in a git repository" in why_not_applied(file)
+
+
+def test_torch_compile_is_timed_with_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.utils import counters
+
+    from microbench.capture.making import compiled
+
+    def compile(function: Any, mode: str) -> Any:
+        counters["graph_break"]["print"] += 2
+        counters["inductor"]["cudagraph_skips"] += mode == "reduce-overhead"
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    sets = [((torch.ones(2),), {}), ((torch.zeros(2),), {})]
+    default, reduced = (compiled(torch.sin, sets, mode, lambda stage: None) for mode in ("default", "reduce-overhead"))
+    assert (default.why, reduced.why) == ("in 3 parts", "in 3 parts, 1 without a CUDA graph")
+    assert default.median_s > 0
+    assert 0.1 < reduced.ratio < 10
+    refused = compiled(lambda a: a.item(), sets[:1], "default", lambda stage: None)
+    assert refused.median_s == 0
+    assert refused.why.startswith("RuntimeError: ")

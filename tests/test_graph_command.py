@@ -20,7 +20,8 @@ def proved() -> Report:
         stage="times", gpu="NVIDIA H100 80GB HBM3", proved=True, exact=True, calls=200, inputs=5, outputs=3, state=414,
         varied=["tokens", "optimizer.param_groups[0]['lr']"], left=["mask"], counts={"replays": 197},
         times=[Times("eager", 4.81e-3, 4.7e-3, 5e-3), Times("graph", 1.39e-3, 1.38e-3, 1.4e-3),
-               Times("torch.compile, default", 2.1e-3, 2e-3, 2.2e-3)],
+               Times("torch.compile, default", 2.1e-3, 2e-3, 2.2e-3, ratio=2.3),
+               Times("torch.compile, reduce-overhead", 1.2e-3, 1.1e-3, 1.3e-3, "2 without a CUDA graph", 4.01)],
         ratio=(3.46, 3.3, 3.6), capture_s=0.0136, memory_bytes=24 << 20,
     )  # fmt: skip
 
@@ -32,7 +33,8 @@ def blocked() -> Report:
              "the host waits for a value of the GPU", "keep the tensor, and read it after the loop", 3),
     ]  # fmt: skip
     rest, eager = Times("rest", 1.8e-3, 1.7e-3, 1.9e-3), Times("eager", 9.1e-3, 9e-3, 9.4e-3)
-    return Report(stage="the rest", gpu="NVIDIA H100 80GB HBM3", blockers=stops, rest=rest, times=[eager])
+    compiled = Times("torch.compile, default", 6.2e-3, 6e-3, 6.4e-3, "in 2 parts", 1.47)
+    return Report(stage="the rest", gpu="NVIDIA H100 80GB HBM3", blockers=stops, rest=rest, times=[eager, compiled])
 
 
 def different() -> Report:
@@ -217,3 +219,17 @@ def test_a_function_that_hangs_is_ended(tmp_path: Path) -> None:
     made = make_graph(f"{tmp_path / 'odd.py'}::step", limit_s=4.0, progress=stages.append)
     assert "did not end within 4 s, at: calling" in made.report.error
     assert stages[-1] == "calling"
+
+
+def test_torch_compile_has_processes_of_its_own_and_cannot_undo_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reported(asked: Asked, *_: object) -> Report:
+        if asked.compile == "default":
+            return Report(times=[Times("torch.compile, default", 2e-3, 2e-3, 2e-3, ratio=2.4)])
+        return Report(error="its process ended: Aborted") if asked.compile else proved()
+
+    monkeypatch.setattr(graphs, "_report", reported)
+    made = make_graph("train:step", compile=True)
+    assert made.proved
+    assert [one.name for one in made.report.times[-2:]] == ["torch.compile, default", "torch.compile, reduce-overhead"]
+    assert "Aborted" in made.report.times[-1].why
+    assert len(make_graph("train:step").report.times) == len(proved().times)

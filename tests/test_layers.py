@@ -48,7 +48,7 @@ LINES = {
     "meter": 951,
     "experiments": 9939,  # async functions and generators are run; compilers have bounded memory; large outputs
     "benchmarks": 4765,  # rates of functions
-    "capture": 2820,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
+    "capture": 2845,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 3999,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
@@ -56,9 +56,9 @@ LINES = {
     "traces": 3491,  # bytes of collectives
     "diagnosis": 7521,  # what changed; largest kernels; what to record anew; who pauses; small copies; waits for ranks
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8117,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8130,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
-    "library": 2351,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
+    "library": 2354,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
     "service": 782,  # watching for hours: budget, metrics, alerts, who may ask
     "cli": 2666,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }

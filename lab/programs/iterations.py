@@ -60,9 +60,9 @@ class Iterations:
         return self.graph or (self._count >= WARM_UP + LEAST and self.ticks[-1] > self._stop)
 
     def capture(self, step: Callable[[], object]) -> None:
-        """With --graph or --prove: measures the step and a graph of it, and raises Captured. Else nothing."""
+        """With --graph, --prove or --compile: measures the step and its graph, and raises Captured. Else nothing."""
         if self.graph:
-            (torch_proof if self.graph == "prove" else torch_graph)(step, self)
+            (torch_graph if self.graph == "graph" else torch_proof)(step, self)
             raise Captured
 
     def capture_cupy(self, step: Callable[[], object]) -> None:
@@ -153,21 +153,24 @@ def torch_graph(step: Callable[[], object], it: Iterations) -> None:
 
 
 def torch_proof(step: Callable[[], object], it: Iterations) -> None:
-    """What `microbench graph` says of the step, into ``it.found``."""
+    """What `microbench graph` says of the step, with --compile of torch.compile alone, into ``it.found``."""
     from microbench.capture.graphed import Graphed
-    from microbench.capture.making import Report, examine, gain
+    from microbench.capture.making import Report, compiled, examine, gain
 
-    report = Report()
+    report, sets = Report(), [((), {})]
     for _ in range(WARM_UP):
         step()
     began = time.perf_counter()
-    if examine(step, ((), {}), [], report, lambda stage: None):
-        gain(step, lambda: Graphed(step), [((), {})], False, report, lambda stage: None)
+    if it.graph == "compile":
+        report.times = [compiled(step, sets, mode, lambda stage: None) for mode in ("default", "reduce-overhead")]
+    elif examine(step, ((), {}), [], report, lambda stage: None):
+        gain(step, lambda: Graphed(step), sets, report, lambda stage: None)
     found = {
         name: getattr(report, name) for name in ("proved", "why", "difference", "exact", "scatter", "state", "varied")
     }
     found |= {"blockers": [f"{one.line} ({one.call}): {one.advice}" for one in report.blockers], "ratio": report.ratio}
     found |= {"times": [(one.name, one.median_s) for one in report.times], "also": report.also, "left": report.left}
+    found |= {"compiled": {one.name: (one.ratio, one.why) for one in report.times if one.ratio or one.why}}
     found |= {"rest": report.rest and (report.rest.median_s, report.rest.why), "memory": report.memory_bytes}
     it.found |= {"report": found, "report_seconds": time.perf_counter() - began}
 

@@ -3,7 +3,7 @@
 A program is a function that takes Iterations in one of the FAMILIES, or a file of its own in SCRIPTS whose loop is at
 module level.
 With --graph, the loop is not run: the step is captured, and the times of both go into the truth. With --prove, what
-`microbench graph` says of the step goes there.
+`microbench graph` says of the step goes there, with --compile what it says of torch.compile.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument("--lock", type=Path)
     parser.add_argument("--graph", action="store_const", const="graph", default="")
     parser.add_argument("--prove", action="store_const", const="prove", dest="graph")
+    parser.add_argument("--compile", action="store_const", const="compile", dest="graph")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     asked = parser.parse_args()
 

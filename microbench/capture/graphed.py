@@ -111,11 +111,11 @@ class Graphed:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         tensors: list[Any] = []
         inputs = described((arguments, named) if named else arguments, tensors)
-        kind, graph = (inputs, _modes(), self.also()), self._last
-        if graph is None or not graph.fits(kind):
-            graph = next((one for one in self._graphs if one.fits(kind)), None)
+        also, graph = self.also(), self._last
+        if graph is None or not graph.fits(inputs, also):
+            graph = next((one for one in self._graphs if one.fits(inputs, also)), None)
             if graph is None:
-                return self._first(kind, arguments, named, tensors)
+                return self._first((inputs, _modes(), also), arguments, named, tensors)
             self._last = graph
         for place, one in graph.fixed:
             if tensors[place] is not one:
@@ -159,6 +159,7 @@ class Graphed:
             main.wait_stream(side)
             self._written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
             self._seen = places, key
+            self._places[kind[0]] = Reads(self.function, (arguments, named)).places  # it may have made what it reads
             return mapped(result, detached=True)  # a gradient would keep nodes that belong to this stream
         same = [
             place not in self._moving and all(call[place] is one for call in passed)
@@ -237,8 +238,10 @@ class Graph:
 
         ``grads`` are names of leaves, leaves, and their gradients before the capture.
         """
-        self._expected, self._turn, self._bound = kind, 0, BOUND[0] + HOOKS.next_id
-        self._each: list[Place] = []  # looked at in each call
+        (self._inputs, _, self._also), self._turn, self._bound = kind, 0, BOUND[0] + HOOKS.next_id
+        # Looked at in each call.
+        self._each = [(get, CALLED, value, "a mode") for get, value in zip(MODES, kind[1], strict=True)]
+        self._each += [place for place in reads.kept if now(*place[:2]) is place[2]]
         self._counted: list[Place] = []  # looked at if a change was counted, and in turn
         for name, holder, key in reads.places:
             value = now(holder, key)
@@ -257,21 +260,25 @@ class Graph:
             if before is None or one.grad is before:
                 places = self._each if id(one) in reads.leading else self._counted
                 places.append((partial(getattr, one, "grad"), CALLED, before, f"{name}.grad"))
+        self._named, tests = dict[str, Any](), list[str]()
+        for number, (holder, key, value, _) in enumerate(self._each):
+            self._named |= {f"holder{number}": holder, f"key{number}": key, f"value{number}": value}
+            tests.append(f"holder{number}{'()' if key is CALLED else f'[key{number}]'} is value{number}")
+        self._same = eval(f"lambda: {' and '.join(tests) or True}", self._named)  # a loop takes three times as long
 
-    def fits(self, kind: Any) -> bool:
-        """Whether a call may be replayed: inputs of this kind, and nothing that the host decides by has changed.
+    def fits(self, inputs: Any, also: Any) -> bool:
+        """Whether a call may be replayed: such inputs, and nothing that the host decides by has changed.
 
         Raises RuntimeError if something has changed that was not counted, which earlier replays did not see.
         """
         try:
-            for holder, key, value, _ in self._each:
-                if (holder() if key is CALLED else holder[key]) is not value:
-                    if _other(self._each, 0, len(self._each)):
-                        return False
-                    break
+            if not self._same():
+                if _other(self._each, 0, len(self._each)):
+                    return False
+                self._named |= {f"value{number}": value for number, (_, _, value, _) in enumerate(self._each)}
         except (LookupError, AttributeError, ValueError):  # it is no longer there
             return False
-        if kind != self._expected:
+        if inputs != self._inputs or also != self._also:
             return False
         bound, first = BOUND[0] + HOOKS.next_id, self._turn
         if bound != self._bound:
@@ -319,7 +326,8 @@ class Reads:
     environment, settings of optimizers, and attributes: of objects, classes, the user's modules, and layers within
     models. ``places`` are triples of a name, a holder and a key. Functions of libraries are not followed, methods of
     their objects are. ``left`` names what is not looked at, ``tensors`` are those that it reaches, of which the
-    ``leading`` ones (by identity) stand for the others of their model.
+    ``leading`` ones (by identity) stand for the others of their model. ``kept`` are tensors that objects of libraries
+    hold, which their methods may bind anew.
     """
 
     def __init__(self, function: Any, arguments: Any = ()) -> None:
@@ -332,6 +340,7 @@ class Reads:
             self._seen: dict[tuple[int, frozenset[str]], Any] = {}
             self.left: dict[str, None] = {}
             self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
+            self.kept: list[Place] = []  # tensors that objects of libraries hold
             self.leading: set[int] = set()
             self._layers: dict[int, tuple[str, torch.nn.Module]] = {}
             self._within: set[int] = set()  # layers of layers
@@ -449,7 +458,7 @@ class Reads:
             self._waiting.append((f"{one.__name__}.default", each, NONE))
         self._of_attributes(one.__name__, vars(one), NONE)
         if {"environ", "getenv"} & {*read, *known}:
-            self._found[0, "environ"] = "os.environ", Environment(), CALLED
+            self._found[0, "environ"] = "os.environ", ENVIRONMENT, CALLED
 
     def _of_optimizer(self, name: str, one: torch.optim.Optimizer, kind: Any) -> None:
         self._found[id(one), len] = f"len({name}.param_groups)", one.param_groups.__len__, CALLED
@@ -497,6 +506,7 @@ class Reads:
             if isinstance(value, LOOKED) or (fixed and not isinstance(value, types.ModuleType | type)):
                 self._add(named, one, layer(key) if layer else key, more)
             else:
+                self.kept += [(one, key, value, named)] if isinstance(value, torch.Tensor) and not layer else []
                 self._waiting.append((named, value, more))
 
     def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
@@ -511,7 +521,8 @@ class Reads:
         if isinstance(one, bytearray | array.array):
             self._found[id(one), bytes] = name, partial(bytes, one), CALLED
         if not all(_is_own(each) for each in kind.__mro__ if each not in (object, torch.nn.Module)):
-            more |= _method_names(kind, frozenset(self._names & {*dir(kind)}))
+            called = self._names & {*dir(kind)}  # if none, a library's code calls its methods: any of them
+            more |= _method_names(kind, frozenset(called or ([] if isinstance(one, torch.nn.Module) else dir(kind))))
         attributes = getattr(one, "__dict__", {})
         if isinstance(one, torch.nn.Module):
             self._of_layer(name, one, more)
@@ -698,6 +709,9 @@ class Environment:
         return self._copy
 
 
+ENVIRONMENT = Environment()
+
+
 def _parts(name: str, one: Any) -> list[tuple[str, Any]]:
     """What is called where this is called, with what is bound to it; empty if it is no function of that kind."""
     if isinstance(one, partial):
@@ -854,8 +868,15 @@ def was_written(one: torch.Tensor, mark: Any) -> bool:
     return not torch.equal(one, mark) if isinstance(mark, torch.Tensor) else bool(one._version != mark)
 
 
+def _autocast() -> Any:
+    return is_autocast_enabled() and torch.get_autocast_dtype("cuda")
+
+
+MODES = get_default_dtype, is_grad_enabled, _autocast
+
+
 def _modes() -> Any:
-    return get_default_dtype(), is_grad_enabled(), is_autocast_enabled() and torch.get_autocast_dtype("cuda")
+    return tuple([get() for get in MODES])
 
 
 def plain(value: Any) -> Any:

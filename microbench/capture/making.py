@@ -13,7 +13,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,8 @@ ENDED = {
 
 
 class Asked(msgspec.Struct):
-    """What is asked: functions as text, axes, and whether torch.compile is tried.
+    """What is asked: functions as text, and axes. With ``compile``, a mode of torch.compile, that is timed, and nothing
+    else: in one process with graphs it was seen to end in illegal memory accesses (torch 2.14, H200).
 
     If the function has ``parts``, which are graphs, ``source`` is its file as it was without.
     """
@@ -45,7 +46,7 @@ class Asked(msgspec.Struct):
     setup: str = ""
     inputs: str = ""
     axes: dict[str, str | int] = {}
-    compile: bool = False
+    compile: str = ""
     parts: tuple[str, ...] = ()
     source: str = ""
 
@@ -63,13 +64,15 @@ class Stop(msgspec.Struct):
 
 
 class Times(msgspec.Struct):
-    """The time of a call in s: the median of the rounds, the lowest and the highest; or why there is none."""
+    """The time of a call in s: the median of the rounds, the lowest and the highest; ``ratio`` is eager's over it, in
+    the same rounds. ``why`` says why there is none, or what torch.compile has left out."""
 
     name: str
     median_s: float = 0.0
     low_s: float = 0.0
     high_s: float = 0.0
     why: str = ""
+    ratio: float = 0.0
 
 
 class Report(msgspec.Struct):
@@ -186,8 +189,10 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
 
         return Parted(function, asked.parts) if asked.parts else function if patched else Graphed(eager)
 
-    if examine(eager, inputs, given, report, stage, graphed, look=not asked.parts) and not patched:
-        gain(eager, graphed, given or drawn(inputs, report.random_seed), asked.compile, report, stage)
+    if asked.compile:
+        report.times = [compiled(eager, given or drawn(inputs, report.random_seed), asked.compile, stage)]
+    elif examine(eager, inputs, given, report, stage, graphed, look=not asked.parts) and not patched:
+        gain(eager, graphed, given or drawn(inputs, report.random_seed), report, stage)
 
 
 def drawn(inputs: Any, seed: int) -> list[Any]:
@@ -299,28 +304,13 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
     start.restore()
 
 
-def gain(
-    eager: Any,
-    graphed: Callable[[], Any],
-    sets: list[Any],
-    compile: bool,
-    report: Report,
-    stage: Callable[[str], None],
-) -> None:
+def gain(eager: Any, graphed: Callable[[], Any], sets: list[Any], report: Report, stage: Callable[[str], None]) -> None:
     """The times of the function and of its graph, inputs copied in, and what the graph costs, into the report."""
     import torch
 
     stage("times")
     turn = itertools.cycle(sets)
-
-    def with_inputs(target: Any) -> Callable[[], Any]:
-        def once() -> Any:
-            arguments, named = next(turn)
-            return target(*arguments, **named)
-
-        return once
-
-    graph = with_inputs(graphed())
+    graph = _with_inputs(graphed(), turn)
     for _ in range(3):
         graph()
     torch.cuda.synchronize()
@@ -332,28 +322,44 @@ def gain(
     torch.cuda.synchronize()
     report.capture_s = time.perf_counter() - began
     report.memory_bytes = max(int(before - torch.cuda.mem_get_info()[0]), 0)
-    ways: dict[str, Callable[[], Any]] = {"eager": with_inputs(eager), "graph": graph}
-    refused = []
-    for mode in ("default", "reduce-overhead") if compile else ():
-        stage(f"torch.compile(mode={mode!r})")
-        way = with_inputs(torch.compile(eager, mode=mode))
-
-        def warm_up(way: Callable[[], Any] = way) -> None:
-            for _ in range(4):
-                way()
-            torch.cuda.synchronize()
-
-        ways[f"torch.compile, {mode}"] = way
-        if (error := attempt(warm_up).error) is not None:
-            del ways[f"torch.compile, {mode}"]
-            refused.append(Times(f"torch.compile, {mode}", why=f"{type(error).__name__}: {plain(error, 120)}"))
-    stage("times")
-    times, report.ratio = timed(ways)
-    report.times = [*times.values(), *refused]
+    times, report.ratio = timed({"eager": _with_inputs(eager, turn), "graph": graph})
+    report.times = [*times.values()]
 
 
-def timed(ways: dict[str, Callable[[], Any]]) -> tuple[dict[str, Times], tuple[float, float, float] | None]:
-    """The time of each way, in turn in the same rounds, and how often eager's time is the graph's."""
+def compiled(eager: Any, sets: list[Any], mode: str, stage: Callable[[str], None]) -> Times:
+    """The time by torch.compile, and into how many parts it splits the function; what it computes is not looked at."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    name, turn = f"torch.compile, {mode}", itertools.cycle(sets)
+    stage(name)
+    counters.clear()
+    way = _with_inputs(torch.compile(eager, mode=mode), turn)
+
+    def warm_up() -> None:
+        for _ in range(4):
+            way()
+        torch.cuda.synchronize()
+
+    if (error := attempt(warm_up).error) is not None:
+        return Times(name, why=f"{type(error).__name__}: {plain(error, 120)}")
+    breaks, skipped = counters["graph_break"].total(), counters["inductor"]["cudagraph_skips"]
+    left = [f"in {breaks + 1} parts"] if breaks else []
+    left += [f"{skipped} without a CUDA graph"] if skipped else []
+    times, ratio = timed({"eager": _with_inputs(eager, turn), name: way})
+    return msgspec.structs.replace(times[name], why=", ".join(left), ratio=ratio[0])
+
+
+def _with_inputs(target: Any, turn: Iterator[Any]) -> Callable[[], Any]:
+    def once() -> Any:
+        arguments, named = next(turn)
+        return target(*arguments, **named)
+
+    return once
+
+
+def timed(ways: dict[str, Callable[[], Any]]) -> tuple[dict[str, Times], tuple[float, float, float]]:
+    """The time of each of two ways, in turn in the same rounds, and the first one's over the other's."""
     import torch
 
     counts = {}
@@ -376,9 +382,7 @@ def timed(ways: dict[str, Callable[[], Any]]) -> tuple[dict[str, Times], tuple[f
             torch.cuda.synchronize()
             rounds[name].append((time.perf_counter() - began) / counts[name])
     times = {name: Times(name, statistics.median(each), min(each), max(each)) for name, each in rounds.items()}
-    if "graph" not in rounds:
-        return times, None
-    ratios = sorted(one / other for one, other in zip(rounds["eager"], rounds["graph"], strict=True))
+    ratios = sorted(one / other for one, other in zip(*rounds.values(), strict=True))
     return times, (statistics.median(ratios), ratios[0], ratios[-1])
 
 

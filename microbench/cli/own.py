@@ -71,7 +71,7 @@ def graph(
     axes: Mapping[str, Sequence[Any]] | None = option(
         "NAME=VALUES", "Values of a parameter: batch=1,8,64. Repeatable; one may have several.", "--axis", read=own_axes
     ),
-    compile: bool = flag("Time torch.compile too, which takes a minute or more."),
+    compile: bool = flag("Time torch.compile too, which takes a minute or more; results are not compared."),
     out: Path | None = option("FOLDER", "Write the diff and the helper file to this new folder.", "-o", "--out"),
     apply: bool = flag("Change the file itself, which must be committed in git."),
     limit: str | None = option("TIME", "End it after this time: 5min; default: 10 minutes."),

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from microbench.capture.handover import HELPER, Change, change, change_parts, why_not_applied
-from microbench.capture.making import Asked, Made, Report
+from microbench.capture.making import Asked, Made, Report, Times
 from microbench.core.errors import UsageError
 from microbench.core.targets import check_function, target
 from microbench.core.units import plain
 
-LIMIT_S = 600.0
+LIMIT_S, MODES = 600.0, ("default", "reduce-overhead")
 LOOK_S = 0.1
 
 
@@ -37,8 +37,11 @@ def make_graph(
     """
     for one in filter(None, (what, setup, inputs)):
         check_function(target(one))
-    asked = Asked(what, setup, inputs, dict(axes or {}), compile)
+    asked = Asked(what, setup, inputs, dict(axes or {}))
     report = _report(asked, limit_s, progress)
+    for mode in MODES if compile and not report.error else ():
+        tried = _report(msgspec.structs.replace(asked, compile=mode), limit_s, progress)
+        report.times += tried.times or [Times(f"torch.compile, {mode}", why=tried.error)]
     wanted = target(what)
     if not hand_over or wanted.kind != "file" or not (report.proved or report.blockers):
         return Made(what, report, None, None)
@@ -62,7 +65,7 @@ def make_graph(
             ]
             progress("the changed file")
             source = file.read_text(encoding="utf-8") if found.parts else ""
-            asked = Asked(moved[0], moved[1], moved[2], dict(axes or {}), False, found.parts, source)
+            asked = Asked(moved[0], moved[1], moved[2], dict(axes or {}), parts=found.parts, source=source)
             return _report(asked, limit_s, progress, file.parent)
 
     found = changed(report.also)

@@ -9,6 +9,7 @@ from microbench.core.units import as_time, plain, size, times
 from microbench.report.document import AnswerLine, Block, Screen, answer_line
 
 SHOWN, LONGEST = 6, 160
+MORE = 1.1  # so much faster than the graph is another way worth its line
 NAMES = {
     "item": "reads", "to_host": "copies", "to_gpu": "copies", "sizes": "sizes", "wait": "waits", "print": "prints",
     "file": "writes", "capturable": "optimizer",
@@ -30,11 +31,11 @@ def _lines(made: Made) -> list[AnswerLine]:
     if report.error:
         return [answer_line("verdict", f"No graph: {report.error}", verdict="problem")]
     if report.blockers:
-        return [*_blocked(report), *([_parts(made)] if made.change is not None else ())]
+        return [*_blocked(report), *([_parts(made)] if made.change is not None else ()), *_compiled(report)]
     if not report.proved:
         why = f"Not safe as a graph: {report.why}" if report.difference else f"No graph: {report.why}"
         lines = [answer_line("verdict", why, verdict="problem")]
-        return lines + ([answer_line("differs", report.difference)] if report.difference else [])
+        return [*lines, *([answer_line("differs", report.difference)] if report.difference else ()), *_compiled(report)]
     proved = f"Proved: {report.calls} calls as a graph equal the eager ones {_same(report)}"
     lines = [answer_line("verdict", proved, verdict="good")]
     if report.ratio is not None:
@@ -45,7 +46,7 @@ def _lines(made: Made) -> list[AnswerLine]:
         )  # fmt: skip
         gain = f"{_gain(report)} as a graph", pays, f"{size(report.memory_bytes)} more memory"
         lines.append(answer_line("gain", *gain, verdict="good" if saved_s > 0 else "warning"))
-    lines += [answer_line("or", f"{one.name}: {one.why or _time(one)}") for one in report.times[2:]]
+    lines += _compiled(report)
     state = f", and {report.state} values of state at the end" if report.state else ""
     compared = f"{report.outputs} outputs and inputs of each call{state}"
     lines.append(answer_line("compared", compared, "with other work and allocations between the calls"))
@@ -60,6 +61,19 @@ def _lines(made: Made) -> list[AnswerLine]:
         again = made.again
         why = again.error or again.why or "; ".join(f"{one.call} {one.line}" for one in again.blockers)
         lines.append(answer_line("change", f"the changed file is not proved: {why}", verdict="problem"))
+    return lines
+
+
+def _compiled(report: Report) -> list[AnswerLine]:
+    """What torch.compile gives, and the line for it where that is clearly more than the graph gives."""
+    lines = []
+    for one in report.times:
+        if one.name.startswith("torch.compile"):
+            gain = f"{times(one.ratio)} as fast as eager: {_time(one)}" if one.median_s else ""
+            better = one.ratio > MORE * (report.ratio[0] if report.ratio else 1.0)
+            line = f'torch.compile(step, mode="{one.name.partition(", ")[2]}"), results not compared' if better else ""
+            said = f"{one.name}: {', '.join(filter(None, (gain, one.why)))}"
+            lines.append(answer_line("or", said, *filter(None, (line,)), verdict="good" if better else None))
     return lines
 
 
