@@ -46,8 +46,8 @@ LINES = {
     "recorder": 1782,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
     "gpu": 8390,
     "meter": 951,
-    "experiments": 9939,  # async functions and generators are run; compilers have bounded memory; large outputs
-    "benchmarks": 4765,  # rates of functions
+    "experiments": 10254,  # compilers have bounded memory; green contexts; device launches and priorities in graphs
+    "benchmarks": 4901,  # rates of functions; green contexts; device launches and priorities in graphs
     "capture": 2845,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 3999,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
