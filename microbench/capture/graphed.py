@@ -34,9 +34,10 @@ SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
 LOOKED = (*SETTINGS, tuple, Iterator)
 CALLED = "()"  # the key of a value that its holder returns
+NOTHING = tuple, ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
-EACH = 2  # places that a call looks at in turn, of those whose changes are counted
+EACH, EVERY = 8, 4  # so many places are looked at in turn every so many calls, of those whose changes are counted
 Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
 OWN = frozenset({"training"})
@@ -110,7 +111,7 @@ class Graphed:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         tensors: list[Any] = []
-        inputs = described((arguments, named) if named else arguments, tensors)
+        inputs = described((arguments, named) if named else arguments, tensors) if arguments or named else NOTHING
         also, graph = self.also(), self._last
         if graph is None or not graph.fits(inputs, also):
             graph = next((one for one in self._graphs if one.fits(inputs, also)), None)
@@ -280,20 +281,22 @@ class Graph:
             return False
         if inputs != self._inputs or also != self._also:
             return False
-        bound, first = BOUND[0] + HOOKS.next_id, self._turn
+        bound = BOUND[0] + HOOKS.next_id
+        self._turn += 1
         if bound != self._bound:
             if _other(self._counted, 0, len(self._counted)):
                 return False
             self._bound = bound
-        else:
-            self._turn = 0 if first + EACH >= len(self._counted) else first + EACH
+        elif self._turn % EVERY == 0:
+            rounds = len(self._counted) // EACH + 1
+            first = self._turn // EVERY % rounds * EACH
             for holder, key, value, _ in self._counted[first : first + EACH]:
                 found = holder() if key is CALLED else dict.get(holder, key)
                 if found is not value and (name := _other(self._counted, first, first + EACH)):
                     self._bound = -1  # the next call looks at all
                     raise RuntimeError(
                         f"{name} has changed in a way that nothing tells of, and up to "
-                        f"{len(self._counted) // EACH + 1} replays did not see it: name it in also"
+                        f"{EVERY * rounds} replays did not see it: name it in also"
                     )
         return True
 

@@ -12,8 +12,8 @@ Method
 Reading
     beside less latency is the wait. In a plain stream it is the rest of the long kernel, about 1 ms. With priority it
     is the rest of one block, about 200 us: priority stops no block that runs. SMs of its own need no wait. green_shared
-    says whether they stay free beside a plain stream. Error: both are times of the host, and the short kernel is
-    launched some us after the SMs are full.
+    says whether they stay free beside a plain stream: on an H200 they do not, the wait is 1 ms. Error: both are
+    times of the host, and the short kernel is launched some us after the SMs are full.
 """
 
 from typing import get_args
