@@ -280,6 +280,27 @@ def test_tensors_of_inference_mode_are_put_back_and_varied() -> None:
     assert counts.tolist() == [2.0] * 16, "as after the two calls before"
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_scatter_that_shows_before_a_value_changes_does_not_come_from_the_value(
+    seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from microbench.capture import graphed, proof
+
+    held, run, turn = Space(rate=2.0), proof.Plan.run, itertools.cycle([0.0, 1.2e-7])
+
+    def scattered(plan: Any, call: Any, calls: int, change: Any = None) -> Any:
+        ran = run(plan, call, calls, change)
+        more = 1 + next(turn) if change is not None else 1.0
+        return ran._replace(kept={at: [(name, one * more) for name, one in each] for at, each in ran.kept.items()})
+
+    monkeypatch.setattr(proof.Plan, "run", scattered)
+    if not seen:
+        monkeypatch.setattr(graphed.Reads, "_of_object", lambda *_: None)
+    report = examined(lambda a: a * held.rate, torch.randn(64))
+    assert report.proved == seen, graph_traps.said(report)
+    assert seen or "frozen" in report.why
+
+
 def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call() -> None:
     turn = partial(next, itertools.cycle([True, False, False, True, False]))  # out of reach of what is put back
     weight = torch.ones(64, requires_grad=True)

@@ -338,7 +338,7 @@ class Plan:
         base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
         noise = 0.0 if exact else _widest(differences(base, self.run(_aside(function), CHANGE_CALLS)))
 
-        def effect(one: Ran, other: Ran) -> list[Deviation]:
+        def effect(one: Ran, other: Ran, noise: float) -> list[Deviation]:
             return [each for each in differences(one, other) if each.relative > OVER_SCATTER * noise]
 
         for name, holder, key, value, changed in self._changes(self._function):
@@ -348,7 +348,7 @@ class Plan:
             if ended.error is not None:  # the value does not suit the function
                 continue
             eager: Any = ended.result
-            if not effect(base, eager):
+            if not effect(base, eager, noise):
                 continue
             for also in (proved.options["also"], _looking(name, value, names)):
                 if also is None:
@@ -362,7 +362,10 @@ class Plan:
                 finally:
                     bind(holder, key, value)
                     self._start.restore()
-                found = [one for one in effect(eager, graph) if exact or not is_rounding(one)]
+                # What differs before the change does not come from it.
+                if all(map(is_rounding, found := differences(eager, graph, CHANGE_AT))):
+                    own = max(_widest(found), noise)
+                    found = [one for one in effect(eager, graph, own) if exact or not is_rounding(one)]
                 if not found:
                     if also is not proved.options["also"]:
                         self.also.append(name)
@@ -522,10 +525,13 @@ def is_rounding(one: Deviation) -> bool:
     return one.relative <= ROUNDING.get(one.itemsize, 0.0)
 
 
-def differences(one: Ran, other: Ran) -> list[Deviation]:
-    """What differs between two runs, by name, each at its largest; in the order of the calls."""
+def differences(one: Ran, other: Ran, before: int | None = None) -> list[Deviation]:
+    """What differs between two runs, or between their calls ``before`` one, by name, each at its largest; in the order
+    of the calls."""
     found: dict[str, Deviation] = {}
     for number in sorted(set(one.kept) & set(other.kept)):
+        if number == before:
+            return list(found.values())
         mine, theirs = one.kept[number], other.kept[number]
         if [name for name, _ in mine] != [name for name, _ in theirs]:
             told = Difference("output", number + 1, f"{len(mine)} values, then {len(theirs)}")
