@@ -44,6 +44,7 @@ WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream
 # include by how much it does not.
 PLAYED = 0.05
 NO_CALLS = "the trace has no CUDA calls, from which steps are found"
+REPLAYS = "the step replays graphs already"
 # A remedy is advised if it saves this share of the step.
 WORTH = 0.03
 CHANGES: Mapping[Change, str] = {
@@ -504,7 +505,7 @@ def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> s
     if stopped is not None:
         return stopped.why
     if typical.replays:
-        return "the step replays graphs already"
+        return REPLAYS
     if not typical.launches:
         return "the step launches no kernels"
     if typical.refused:

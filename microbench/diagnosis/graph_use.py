@@ -9,13 +9,14 @@ import numpy as np
 
 from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, counted, percent, plain, round_percent
+from microbench.diagnosis.advice import program_of
 from microbench.diagnosis.counts import CALLS, Counting, IntArray, Number
-from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.diagnosis import REPLAYS, Diagnosis
 from microbench.diagnosis.kernel_names import family
 from microbench.traces.trace import NONE, WORK_KINDS, name_of
 
 SLOW_REPLAY_S = 1e-3  # of the host for one launch of a graph
-LEAST_SHARE, MOST_SHARE = 0.05, 0.95  # of the kernels, between which graphs hold a part of a step
+MOST_SHARE = 0.95  # of the kernels, up to which graphs hold a part of a step
 FEWEST_LEFT = 20  # launches beside graphs that are worth naming
 OPTIMIZER = "Optimizer.step#"
 FEWEST_OF_OPTIMIZER, ALIKE = 30, 10  # kernels of an optimizer in a step, and those of one family among them
@@ -35,7 +36,8 @@ def graph_use(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield from _slow(diagnosis, counting)
     recorded = diagnosis.recorded
     free = recorded is not None and all(one.where != "within" for one in recorded.blockers)
-    yield from _part(figures, can=free and diagnosis.bound == "launch-bound")
+    can = free and diagnosis.bound == "launch-bound" and diagnosis.why_no_graph == REPLAYS
+    yield from _part(figures, can=can and program_of(diagnosis.trace) != "jax")
     yield from _optimizer(diagnosis, counting)
 
 
@@ -90,13 +92,13 @@ def _slow(diagnosis: Diagnosis, counting: Counting) -> Iterator[Finding]:
 def _part(figures: Mapping[str, Number], *, can: bool) -> Iterator[Finding]:
     """How much of a step graphs hold, if that is a part."""
     kernels, held, left = (figures.get(name, 0) for name in ("kernels", "kernels_in_graphs", "launches"))
-    if kernels and LEAST_SHARE < held / kernels < MOST_SHARE and left >= FEWEST_LEFT:
+    if kernels and 0 < held / kernels < MOST_SHARE and left >= FEWEST_LEFT:
         yield Finding(
             rule="diagnose.graph_part",
             severity="advice" if can else "note",
             title=f"Graphs hold {percent(held / kernels)} of the kernels; {left:,.0f} are launched one by one",
             text="",
-            threshold=f"graphs hold {round_percent(LEAST_SHARE)} to {round_percent(MOST_SHARE)}, not {FEWEST_LEFT}",
+            threshold=f"graphs hold less than {round_percent(MOST_SHARE)}, and not {FEWEST_LEFT} kernels or more",
             advice="Capture these too, or the whole step in one graph" if can else "",
         )
 

@@ -15,6 +15,7 @@ from microbench.diagnosis import advice
 from microbench.diagnosis.communication import Collective
 from microbench.diagnosis.diagnosis import (
     BUSY,
+    REPLAYS,
     SUBMISSION,
     WORTH,
     Bound,
@@ -96,6 +97,8 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         )
         for one in of(diagnosis)
     ]
+    if diagnosis.why_no_graph == REPLAYS and any(one.rule == "diagnose.graph_part" for one in changes):
+        changes = [one for one in changes if one.rule != "diagnose.no_graph"]  # the graphs have their own finding
     return [
         *_verdict(diagnosis),
         *_given(diagnosis),
