@@ -19,7 +19,7 @@ from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
 from microbench.diagnosis.host_time import BETWEEN, MANAGED, ON_MANAGED
-from microbench.diagnosis.idle import Cause, Idle, busiest, idle
+from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Change, Recorded, SmallCopies, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
@@ -37,8 +37,6 @@ from microbench.traces.trace import FAILED, UNRECORDED, Trace, name_of
 BUSY = 0.9
 # The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this.
 NEARLY_BUSY = 0.85
-# Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
-SUBMISSION: tuple[Cause, ...] = (BETWEEN, "launch calls", "other calls", "launch latency", "module load")
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
 # include by how much it does not.
@@ -334,12 +332,12 @@ def _bound(
     """The cause of most of the idle time without the recorder; ``best`` is the remedy that saves most of ``step``.
 
     ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
-    calls. If removing waits saves most, late launches count as wait-bound, because the host launched late after a wait.
+    calls. Late launches count as wait-bound if removing waits saves most, and as far as the host had waited for a busy
+    GPU before, which its own work behind the wait explains first.
     If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
-    no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
-    but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches. Without steps,
-    calls that do something for the first time are the program's start, long pauses are the program's own, and launches
-    and pauses count together for the larger one.
+    no work: the step is communication-bound if no cause of idle time takes more. Without steps, calls that do something
+    for the first time are the program's start, long pauses are the program's own, and launches and pauses count
+    together for the larger one.
     If the GPU itself pauses between queued kernels for that long, the step is GPU-bound.
     """
     if found is None or found.span_s <= 0:
@@ -363,20 +361,19 @@ def _bound(
         "copy-bound": found.causes["copies"] + copies_s,
         "allocation-bound": found.causes["allocation"],
     }
-    if remedy == "waits":
-        shares["wait-bound"] += shares.pop("launch-bound")
+    late_s = max(shares["launch-bound"], 0.0)
+    waited_s = late_s if remedy == "waits" else min(max(found.waited_s - own_s, 0.0), late_s)
+    shares["launch-bound"] -= waited_s
+    shares["wait-bound"] += waited_s
     largest = max(shares, key=lambda name: shares[name])
     if found.exposed_s > shares[largest]:
         return "communication-bound"
     half_s = (found.idle_s + copies_s - recorder_s) / 2
     if shares[largest] >= half_s > 0:
         return largest
-    launches_s = shares.get("launch-bound", 0.0)
+    launches_s = shares["launch-bound"]
     if step is None and launches_s + own_s >= half_s > 0:
         return "launch-bound" if launches_s > own_s else "host-bound"
-    saved_s = (step.unwatched_s - best.step_s) * step.count if best is not None and step is not None else 0.0
-    if remedy == "graph" and saved_s >= half_s:
-        return "launch-bound"
     return "GPU-bound" if found.causes["device gaps"] >= half_s else "mixed"
 
 

@@ -16,7 +16,6 @@ from microbench.diagnosis.communication import Collective
 from microbench.diagnosis.diagnosis import (
     BUSY,
     REPLAYS,
-    SUBMISSION,
     WORTH,
     Bound,
     Diagnosis,
@@ -29,7 +28,7 @@ from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfille
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
 from microbench.diagnosis.host_time import BETWEEN
-from microbench.diagnosis.idle import Cause, gaps_of, owners, said
+from microbench.diagnosis.idle import SUBMISSION, Cause, gaps_of, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
     ELSEWHERE,
@@ -69,7 +68,7 @@ WIDE = 0.15
 BOUNDS: dict[Bound, str] = {
     "launch-bound": "the host submits work more slowly than the GPU does it",
     "host-bound": "the GPU waits for other work of the host",
-    "wait-bound": "the GPU runs dry while the host or a stream waits",
+    "wait-bound": "the GPU runs dry because the host or a stream waits",
     "copy-bound": "the GPU waits for copies",
     "communication-bound": "the GPU exchanges data with other GPUs, or waits for them, and computes nothing meanwhile",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
