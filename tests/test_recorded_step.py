@@ -490,6 +490,8 @@ def test_launches_that_are_late_because_the_host_waited_long_are_no_launch_bound
     found = diagnosed(made)
     assert found.idle.causes["waits"] < found.idle.idle_s / 4
     assert found.bound == bound
+    advised = any(one.rule == "diagnose.waits" and "what they delay" in one.title for one in words.findings(found))
+    assert advised is (bound == "wait-bound")
 
 
 def test_a_step_has_its_events_whatever_its_streams_are_called() -> None:

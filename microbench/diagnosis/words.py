@@ -121,6 +121,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
     return {rule: each(diagnosis, idle.causes[cause]) for rule, cause in causes.items()} | {
         "diagnose.best": free_s - diagnosis.remedies[0].step_s if diagnosis.remedies else 0.0,
         "diagnose.small_copies": free_s - min(_with_s(diagnosis, way) for way in BATCHED),
+        "diagnose.waits": each(diagnosis, idle.causes["waits"] + _waited_s(diagnosis)),
         "diagnose.wait_behind": free_s - _with_s(diagnosis, "waits"),
         "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
         "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
@@ -897,12 +898,22 @@ def _copying(trace: Trace) -> str:
     return f"{'Copy' if pinned else 'Pin the memory and copy'} ahead of the step, in another stream"
 
 
+def _waited_s(diagnosis: Diagnosis) -> float:
+    """The idle time until work was submitted that waits of the host explain, where these limit the step."""
+    return diagnosis.idle.waited_s if diagnosis.idle is not None and diagnosis.bound == "wait-bound" else 0.0
+
+
+def _waiting_less(diagnosis: Diagnosis) -> str:
+    blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
+    return advice.first(diagnosis.trace, tuple(one for one in blockers if one.why == WAIT)[:1]) or "Wait less often"
+
+
 def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other causes that take a share worth naming."""
     causes: tuple[tuple[Cause, str, str], ...] = (
         ("allocation", "diagnose.allocation", advice.FIRST["allocates"]),
         ("copies", "diagnose.copies", _copying(diagnosis.trace)),
-        ("waits", "diagnose.waits", "Wait less often"),
+        ("waits", "diagnose.waits", _waiting_less(diagnosis)),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
         (
             "device gaps",
@@ -938,14 +949,16 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
         return
     for cause, rule, change in causes:
-        share = diagnosis.share(cause)
+        late_s = _waited_s(diagnosis) if cause == "waits" else 0.0
+        share = diagnosis.share(cause) + (late_s / idle.span_s if idle is not None else 0.0)
         known = cause == "waits" and _with_s(diagnosis, "waits") < math.inf  # which the remedy says better
         if share > WARNING and not known and idle is not None:
             place = next((where.name for where in idle.places if where.cause == cause), "")
+            what = f"{cause} and what they delay" if late_s else cause
             yield Finding(
                 rule=rule,
                 severity="advice",
-                title=f"The GPU idles {percent(share)} of the time for {cause}"
+                title=f"The GPU idles {percent(share)} of the time for {what}"
                 + (f", most in {plain(place, LONGEST_NAME)}" if place else ""),
                 text="",
                 threshold=f"more than {round_percent(WARNING)} of the time",
