@@ -859,13 +859,15 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
     change = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
+    together = OTHERS in diagnosis.trace.unread
+    give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
+    give += ", to see which comes late: `microbench diagnose FOLDER`"
     if 2 * sum(one.waits_s for one in most) > sum(one.seconds for one in most):
         longest, needs = map(as_time, max(most, key=lambda one: one.waits_s).longest_s)
-        together = OTHERS in diagnosis.trace.unread
-        give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
+        change = f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}. {give}"
+    elif not most[0].sized:
         change = (
-            f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}. "
-            f"{give}, to see which comes late: `microbench diagnose FOLDER`"
+            f"It may wait for another rank: without sizes this trace alone cannot tell. {give}. If none does: {change}"
         )
     yield Finding(
         rule="diagnose.communication",
