@@ -2015,3 +2015,30 @@ def test_compilation_by_nvrtc_is_the_programs_start() -> None:
             made.runs(20_000_000)
         made.launch(f"fused_{kernel}", 2000)
     assert diagnosed(made).bound == "start-up"
+
+
+@pytest.mark.parametrize(("paused", "apart"), [((5, 12), True), ((), False), ((2, 5, 8, 11, 14), False)])
+def test_few_steps_that_hold_most_of_the_idle_time_are_told_apart(paused: tuple[int, ...], apart: bool) -> None:
+    made = Recorder()
+    for step in range(18):
+        with made.range(f"step#{step}", "annotation"):
+            made.launches(10, 10_000, 1_000_000)
+            if step in paused:
+                made.wait()
+                made.call("cudaMalloc", 90_000_000)
+    found = diagnosed(made)
+    verdict, *others = words.findings(found)
+    assert (found.paused is not None) is apart
+    if apart:
+        assert (found.bound, found.paused.steps, found.paused.of) == ("GPU-bound", 2, 16)
+        assert found.idle.idle_s < 0.1 * found.idle.span_s
+        assert verdict.title.endswith(", but 2 of 16 steps pause")
+        assert verdict.severity == "problem"
+        told = next(one for one in others if one.rule == "diagnose.paused_steps")
+        assert told.title == (
+            "2 of 16 steps pause for 90.0 ms, 52.9 % of the time; in the longest the GPU idles most for allocation: "
+            "cudaMalloc in step"
+        )
+        assert next(one for one in others if one.severity == "advice") == told
+    else:
+        assert found.bound == ("allocation-bound" if paused else "GPU-bound")

@@ -234,7 +234,8 @@ class Counting:
             next((place for place, (_, pattern) in enumerate(CALLS) if pattern.search(name)), NONE)
             for name in (*self._trace.names, "")
         ]
-        return np.array(by_name, np.int64)[self._trace.calls["name"]]
+        found: IntArray = np.array(by_name, np.int64)[self._trace.calls["name"]]
+        return found
 
     def _tally(self, rows: Rows, words: Sequence[str], which: IntArray, group: IntArray) -> None:
         """Add to the counts of ``words`` by step; ``which`` has a place in them for each thing counted."""

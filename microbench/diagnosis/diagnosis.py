@@ -21,6 +21,7 @@ from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
 from microbench.diagnosis.host_time import BETWEEN, MANAGED, ON_MANAGED
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
+from microbench.diagnosis.pauses import Paused, usual_steps
 from microbench.diagnosis.recorded import Change, Recorded, SmallCopies, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
@@ -162,6 +163,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why. ``asked`` is the
     function whose calls were to be the steps. ``exchanged`` are the kernels of all windows, if some communicate.
     ``batched`` are the rates of the step's small copies without a call for each, where the run shows that to be faster.
+    ``paused`` are a few steps with most of the idle time, which the others are described without.
     """
 
     trace: Trace
@@ -183,6 +185,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     exchanged: Exchanged | None = None
     without: Mapping[str, Without] = {}
     batched: Mapping[str, Constant] = {}
+    paused: Paused | None = None
 
     def share(self, *causes: Cause) -> float:
         """The share of the time in which the GPU idles for these causes."""
@@ -212,21 +215,7 @@ def diagnose(
     Raises UsageError for a trace without work of a GPU.
     """
     if not len(trace.work):
-        timeless = sum(count for kind, count in trace.unread.items() if any(words in kind for words in TIMELESS))
-        if timeless:
-            cause = f"{trace.source} does not say when a GPU worked: {counted(timeless, 'record')} of it cannot be read"
-            raise UsageError(f"{cause}, such as a time that is no number", "record again")
-        launches = [name for at in trace.calls["name"].tolist() if "Launch" in (name := name_of(trace, at))]
-        if launches:
-            raise UsageError(
-                f"{trace.source} has {len(launches)} launches, but the profiler got no record of what the GPU did",
-                f"let the program check its errors: {plain(launches[0])}"
-                if FAILED in launches[0]
-                else "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
-            )
-        why = next((what.removeprefix(UNRECORDED) for what in trace.lost if what.startswith(UNRECORDED)), "")
-        again = "record CUDA activities (torch.profiler), or by nsys profile -t cuda the process that uses the GPU"
-        raise UsageError(f"{trace.source} has no work of a GPU{why}", again)
+        raise _without_work(trace)
     whole = trace = of_one_gpu(trace)
     trace = middle(one_window(trace))
     device = busiest(trace)
@@ -241,6 +230,11 @@ def diagnose(
     if steps is not None and not own and found is not None and _starts(found):  # a compiler repeats itself
         steps = None
         health, stopped, found = _idle(trace, None, device)
+    paused = None
+    if steps is not None and found is not None:
+        steps, paused = usual_steps(trace, steps, device)
+    if paused is not None:
+        health, stopped, found = _idle(trace, steps, device)
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     known, given = None, None
@@ -295,7 +289,27 @@ def diagnose(
         exchanged=exchanged(whole, device),
         without=foreseen.without,
         batched=batched(typical, fit) if typical is not None else {},
+        paused=paused,
     )
+
+
+def _without_work(trace: Trace) -> UsageError:
+    """Why a trace has no work of a GPU."""
+    timeless = sum(count for kind, count in trace.unread.items() if any(words in kind for words in TIMELESS))
+    if timeless:
+        cause = f"{trace.source} does not say when a GPU worked: {counted(timeless, 'record')} of it cannot be read"
+        return UsageError(f"{cause}, such as a time that is no number", "record again")
+    launches = [name for at in trace.calls["name"].tolist() if "Launch" in (name := name_of(trace, at))]
+    if launches:
+        return UsageError(
+            f"{trace.source} has {len(launches)} launches, but the profiler got no record of what the GPU did",
+            f"let the program check its errors: {plain(launches[0])}"
+            if FAILED in launches[0]
+            else "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
+        )
+    why = next((what.removeprefix(UNRECORDED) for what in trace.lost if what.startswith(UNRECORDED)), "")
+    again = "record CUDA activities (torch.profiler), or by nsys profile -t cuda the process that uses the GPU"
+    return UsageError(f"{trace.source} has no work of a GPU{why}", again)
 
 
 def _idle(trace: Trace, steps: Steps | None, device: int) -> tuple[tuple[Check, ...], Check | None, Idle | None]:

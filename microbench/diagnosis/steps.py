@@ -447,12 +447,25 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
         begins_ns[0], begins_ns[-1] = span_ns
     if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0) or np.any(np.diff(begins) <= 0):  # one has no call
         return None
+    return _made(tokens, begins_ns, begins.astype(np.int64), found, name)
+
+
+def part_of(trace: Trace, steps: Steps, first: int, last: int) -> Steps:
+    """The steps from the place ``first`` to that before ``last``."""
+    some = _made(
+        Tokens(trace), *(of[first : last + 1] for of in (steps.begins_ns, steps.calls)), steps.found, steps.name
+    )
+    return msgspec.structs.replace(some, calls_of=steps.calls_of, loops=steps.loops)
+
+
+def _made(tokens: Tokens, begins_ns: IntArray, begins: IntArray, found: Source, name: str) -> Steps:
+    """Steps with how alike they are."""
     most = max(min(MOST_SHAPES, (len(begins) - 1) // 2), 1)
     alike = [_likeness(tokens.whole, begins, every) for every in range(1, most + 1)]
     every = next(place for place, share in enumerate(alike, start=1) if share >= max(alike) - SAME)
     return Steps(
         begins_ns=begins_ns,
-        calls=begins.astype(np.int64),
+        calls=begins,
         every=every,
         likeness=alike[every - 1],
         alike_next=alike[0],

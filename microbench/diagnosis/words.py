@@ -88,6 +88,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
             _of_graph,
             _small_copies,
             _pauses,
+            _paused_steps,
             _communication,
             _causes,
             _interruptions,
@@ -132,6 +133,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
         "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
         "diagnose.one_pause": idle.longest_s,
+        "diagnose.paused_steps": diagnosis.paused.seconds / diagnosis.paused.of if diagnosis.paused else 0.0,
         "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
     }  # fmt: skip
 
@@ -237,12 +239,24 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     share = idle.idle_s / idle.span_s
     exposed = idle.exposed_s / idle.span_s
-    lost = share + exposed + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
+    paused = diagnosis.paused
+    lost = (
+        share
+        + exposed
+        + (paused.share if paused else 0.0)
+        + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
+    )
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
     named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
     span = "each recorded step" if diagnosis.steps is not None else "the trace"
     severity: Severity = (
-        "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
+        "good"
+        if bound == "GPU-bound" and not paused
+        else "problem"
+        if lost > PROBLEM
+        else "warning"
+        if lost > WARNING
+        else "note"
     )
     if bound == "GPU-bound" and unfilled_s(diagnosis) > WARNING * idle.span_s:
         severity = "warning"
@@ -255,6 +269,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
         title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
+    if paused:
+        title += f", but {paused.steps} of {paused.of} steps pause"
     if any(check.name == HELD for check in diagnosis.health):
         title += ", and work waits in its queue meanwhile"
     blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
@@ -831,6 +847,28 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     )
 
 
+def _paused_steps(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The few steps that hold most of the idle time, which the other figures leave out."""
+    if (paused := diagnosis.paused) is None:
+        return
+    cause = max(paused.longest.causes, key=lambda one: paused.longest.causes[one])
+    most = next(iter(owners(paused.longest)), None) if cause == BETWEEN else None
+    place = next((where.name for where in paused.longest.places if where.cause == cause), "")
+    what = f"{plain(most.name)}, {plain(most.most, LONGEST_NAME)}" if most is not None else plain(place, LONGEST_NAME)
+    helps = most.helps if most is not None else _changes(diagnosis).get(cause, ("", ""))[1]
+    yield Finding(
+        rule="diagnose.paused_steps",
+        severity="advice",
+        title=f"{paused.steps} of {paused.of} steps pause for {as_time(paused.seconds / paused.steps)}, "
+        f"{percent(paused.share)} of the time; in the longest the GPU idles most for {said(diagnosis.trace, cause)}"
+        + (f": {what}" if what else ""),
+        text="The other figures are those of the steps that do not.",
+        threshold="a quarter of the steps or fewer, each idle for 1 ms more than twice the usual, hold half of all "
+        "idle time",
+        advice=helps[:1].upper() + helps[1:] or "Find what these steps do beyond the others",
+    )
+
+
 # How to hide each kind of communication behind other work.
 HIDE = {
     "all-reduce": "Start it while gradients are still computed: smaller buckets (DDP's bucket_cap_mb), or in fewer "
@@ -910,19 +948,22 @@ def _waiting_less(diagnosis: Diagnosis) -> str:
     return advice.first(diagnosis.trace, tuple(one for one in blockers if one.why == WAIT)[:1]) or "Wait less often"
 
 
-def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Other causes that take a share worth naming."""
-    causes: tuple[tuple[Cause, str, str], ...] = (
-        ("allocation", "diagnose.allocation", advice.FIRST["allocates"]),
-        ("copies", "diagnose.copies", _copying(diagnosis.trace)),
-        ("waits", "diagnose.waits", _waiting_less(diagnosis)),
-        ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
-        (
-            "device gaps",
+def _changes(diagnosis: Diagnosis) -> Mapping[Cause, tuple[str, str]]:
+    """By cause the rule that names it, and what to change."""
+    return {
+        "allocation": ("diagnose.allocation", advice.FIRST["allocates"]),
+        "copies": ("diagnose.copies", _copying(diagnosis.trace)),
+        "waits": ("diagnose.waits", _waiting_less(diagnosis)),
+        "module load": ("diagnose.module_load", "Run each kernel once before what is timed"),
+        "device gaps": (
             "diagnose.device_gaps",
             "Fuse kernels, or give each more work: every kernel has a gap behind it",
         ),
-    )
+    }
+
+
+def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Other causes that take a share worth naming."""
     alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
     if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
         takes, way = (
@@ -950,7 +991,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
             advice="Run some steps first, then record some more",
         )
         return
-    for cause, rule, change in causes:
+    for cause, (rule, change) in _changes(diagnosis).items():
         late_s = _waited_s(diagnosis) if cause == "waits" else 0.0
         share = diagnosis.share(cause) + (late_s / idle.span_s if idle is not None else 0.0)
         known = cause == "waits" and _with_s(diagnosis, "waits") < math.inf  # which the remedy says better
