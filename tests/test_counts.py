@@ -506,7 +506,24 @@ def test_an_optimizer_with_kernels_for_each_parameter_is_named(kernels: int, nam
                     made.launch(name, 3000)
             made.wait()
     title = found_in(made).get("diagnose.optimizer")
-    assert (title == "The optimizer AdamW launches 60 kernels a step, for each parameter anew") is named
+    words = "The optimizer AdamW launches 60 kernels each time, for each parameter anew: 54.5 % of the launches"
+    assert (title == words) is named
+    assert line_of(diagnosed(made), "next").startswith(words) is named  # before a graph, which costs more
+
+
+def test_an_optimizer_is_named_where_what_repeats_is_its_work_for_one_parameter() -> None:
+    made = Recorder()
+    made.launches(5)
+    with made.range("Optimizer.step#Adam.step"):
+        for _ in range(22):
+            for kind in ("mul", "add", "sqrt"):
+                made.runs(9000)
+                made.launch(f"at::native::vectorized_elementwise_kernel<4, {kind}>(int)", 2000)
+    found = diagnosed(made)
+    assert found.step.kernels == 3
+    assert line_of(found, "next").startswith(
+        "The optimizer Adam launches 60 kernels each time, for each parameter anew"
+    )
 
 
 # Files of counts

@@ -452,9 +452,8 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
 
 def part_of(trace: Trace, steps: Steps, first: int, last: int) -> Steps:
     """The steps from the place ``first`` to that before ``last``."""
-    some = _made(
-        Tokens(trace), *(of[first : last + 1] for of in (steps.begins_ns, steps.calls)), steps.found, steps.name
-    )
+    begins_ns, calls = steps.begins_ns[first : last + 1], steps.calls[first : last + 1]
+    some = _made(Tokens(trace), begins_ns, calls, steps.found, steps.name)
     return msgspec.structs.replace(some, calls_of=steps.calls_of, loops=steps.loops)
 
 

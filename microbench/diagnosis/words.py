@@ -25,7 +25,7 @@ from microbench.diagnosis.diagnosis import (
     each,
 )
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
-from microbench.diagnosis.graph_use import graph_use
+from microbench.diagnosis.graph_use import graph_use, per_parameter
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
 from microbench.diagnosis.host_time import BETWEEN
 from microbench.diagnosis.idle import SUBMISSION, Cause, gaps_of, owners, said
@@ -119,6 +119,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
     late_s, causes = _late_s(diagnosis), {f"diagnose.{cause.replace(' ', '_')}": cause for cause in idle.causes}
     graph_s = free_s - graph.step_s if graph is not None else late_s
     ladder = advice.ladder(diagnosis)
+    optimizer = per_parameter(diagnosis) if diagnosis.bound in advice.SUBMITTING else None
     return {rule: each(diagnosis, idle.causes[cause]) for rule, cause in causes.items()} | {
         "diagnose.best": free_s - diagnosis.remedies[0].step_s if diagnosis.remedies else 0.0,
         "diagnose.small_copies": free_s - min(_with_s(diagnosis, way) for way in BATCHED),
@@ -133,6 +134,8 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
         "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
         "diagnose.one_pause": idle.longest_s,
+        # One argument, so it comes before a graph.
+        "diagnose.optimizer": math.inf if optimizer is not None and optimizer.share > 1 / 2 else 0.0,
         "diagnose.paused_steps": diagnosis.paused.seconds / diagnosis.paused.of if diagnosis.paused else 0.0,
         "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
     }  # fmt: skip
