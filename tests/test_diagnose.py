@@ -20,6 +20,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time, times
 from microbench.diagnosis import lanes, ranks, window, words
+from microbench.diagnosis import steps as step_finding
 from microbench.diagnosis.advice import program_of
 from microbench.diagnosis.communication import kind_of
 from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
@@ -259,6 +260,30 @@ def test_submitting_calls_that_repeat_are_steps_where_others_come_in_between() -
     for kernel in range(80):
         made.launch(f"other_{kernel}", 2000)
     assert find_steps(made.trace()) is None, "where much else is submitted a part may repeat"
+
+
+@pytest.mark.parametrize(("waits", "others", "searches"), [(False, False, 1), (True, False, 2), (True, True, 3)])
+def test_the_same_calls_are_not_searched_twice_for_steps(waits: bool, others: bool, searches: int) -> None:
+    made, chance = Recorder(), np.random.default_rng(1)
+    for kernel in chance.integers(0, 50, 5000).tolist():
+        made.launch(f"kernel_{kernel}", 2000)
+        if waits and kernel < 5:
+            made.wait()
+        if others and kernel > 45:
+            made.call("cudaEventQuery", 500)
+    with mock.patch.object(step_finding, "_repeating", side_effect=step_finding._repeating) as looked:
+        assert find_steps(made.trace()) is None
+    assert looked.call_count == searches
+
+
+def test_of_many_calls_some_show_which_distances_to_try() -> None:
+    """They leave none out that repeats half of the calls."""
+    chance = np.random.default_rng(1)
+    assert step_finding._period(chance.integers(0, 50, 100_000)) is None
+    step = chance.integers(0, 50, 1700)
+    noise = np.where(chance.random(100_000) < 0.2, chance.integers(0, 50, 100_000), np.resize(step, 100_000))
+    assert step_finding._period(noise) == 1700
+    assert step_finding._period(np.append(chance.integers(0, 50, 60_000), np.resize(step, 90_000))) == 1700
 
 
 def test_calls_that_never_repeat_have_no_steps() -> None:
