@@ -439,6 +439,7 @@ def test_a_graph_that_each_step_makes_is_named(graphs: int, launches: int, words
                 made.runs(9000)
                 made.submit(made.call("cudaGraphLaunch", 9000), "kernel", 3000, node=1)
     title = found_in(made).get("diagnose.graph_made")
+    assert ("diagnose.no_graph" in found_in(made)) is (words is None)  # one statement about graphs
     assert (title is None) if words is None else (title or "").startswith(words)
 
 

@@ -61,6 +61,7 @@ WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
 COPIES = (COPY_IN, "copies pageable memory")
 OWN_WORK = "the program's own work"
+OF_GRAPHS = ("diagnose.graph_part", "diagnose.graph_made", "diagnose.slow_replay")  # what graph_use says of them
 FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
@@ -97,7 +98,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         )
         for one in of(diagnosis)
     ]
-    if diagnosis.why_no_graph == REPLAYS and any(one.rule == "diagnose.graph_part" for one in changes):
+    if diagnosis.why_no_graph == REPLAYS and any(one.rule in OF_GRAPHS for one in changes):
         changes = [one for one in changes if one.rule != "diagnose.no_graph"]  # the graphs have their own finding
     return [
         *_verdict(diagnosis),
