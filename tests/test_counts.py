@@ -390,22 +390,6 @@ def test_a_memset_of_another_operator_is_the_program_s_own(operator: str, memset
     assert counts.seen["H"].extra == ({} if memsets else {"memsets for a kernel": 1})
 
 
-def test_driver_calls_inside_of_runtime_calls_count_once() -> None:
-    made = Recorder()
-    for step in range(9):
-        with made.range(f"step#{step}", "annotation"):
-            for kernel in range(3):
-                begin = made.now_ns
-                made.runs(500)
-                inner = made.call("cuLaunchKernel", 2000)
-                made.submit(inner, f"k{kernel}", 1000)
-                made.runs(500)
-                made.calls.append((begin, made.now_ns, made.name("cudaLaunchKernel"), 0))
-                made.runs(2000)
-    trace = made.trace()
-    assert counts_of(trace).figures["launches"] == 3
-
-
 def test_without_steps_the_whole_trace_is_counted() -> None:
     made = Recorder()
     for kernel in range(7):
@@ -455,6 +439,7 @@ def test_a_graph_that_each_step_makes_is_named(graphs: int, launches: int, words
                 made.runs(9000)
                 made.submit(made.call("cudaGraphLaunch", 9000), "kernel", 3000, node=1)
     title = found_in(made).get("diagnose.graph_made")
+    assert ("diagnose.no_graph" in found_in(made)) is (words is None)  # one statement about graphs
     assert (title is None) if words is None else (title or "").startswith(words)
 
 
@@ -472,7 +457,7 @@ def test_graph_launches_of_milliseconds_are_named(call_ns: int, kernel_ns: int, 
     assert (title == "A launch of a graph takes 2.00 ms of the host, while the GPU has nothing to do") is slow
 
 
-@pytest.mark.parametrize(("held", "left", "named"), [(60, 40, True), (60, 19, False), (2, 98, False), (98, 2, False)])
+@pytest.mark.parametrize(("held", "left", "named"), [(60, 40, True), (60, 19, False), (2, 98, True), (98, 2, False)])
 def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, named: bool) -> None:
     made = Recorder()
     for step in range(9):
@@ -487,6 +472,7 @@ def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, name
     found = diagnosed(made)
     advised = line_of(found, "next") == f"{title}. Capture these too, or the whole step in one graph"
     assert advised is (named and found.bound == "launch-bound")
+    assert ("diagnose.no_graph" in found_in(made)) is not named  # one statement about graphs
 
 
 def test_what_a_graph_cannot_hold_between_kernels_keeps_from_capturing_them_too() -> None:
@@ -521,7 +507,24 @@ def test_an_optimizer_with_kernels_for_each_parameter_is_named(kernels: int, nam
                     made.launch(name, 3000)
             made.wait()
     title = found_in(made).get("diagnose.optimizer")
-    assert (title == "The optimizer AdamW launches 60 kernels a step, for each parameter anew") is named
+    words = "The optimizer AdamW launches 60 kernels each time, for each parameter anew: 54.5 % of the launches"
+    assert (title == words) is named
+    assert line_of(diagnosed(made), "next").startswith(words) is named  # before a graph, which costs more
+
+
+def test_an_optimizer_is_named_where_what_repeats_is_its_work_for_one_parameter() -> None:
+    made = Recorder()
+    made.launches(5)
+    with made.range("Optimizer.step#Adam.step"):
+        for _ in range(22):
+            for kind in ("mul", "add", "sqrt"):
+                made.runs(9000)
+                made.launch(f"at::native::vectorized_elementwise_kernel<4, {kind}>(int)", 2000)
+    found = diagnosed(made)
+    assert found.step.kernels == 3
+    assert line_of(found, "next").startswith(
+        "The optimizer Adam launches 60 kernels each time, for each parameter anew"
+    )
 
 
 # Files of counts

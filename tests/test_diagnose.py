@@ -20,6 +20,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time, times
 from microbench.diagnosis import lanes, ranks, window, words
+from microbench.diagnosis import steps as step_finding
 from microbench.diagnosis.advice import program_of
 from microbench.diagnosis.communication import kind_of
 from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
@@ -259,6 +260,30 @@ def test_submitting_calls_that_repeat_are_steps_where_others_come_in_between() -
     for kernel in range(80):
         made.launch(f"other_{kernel}", 2000)
     assert find_steps(made.trace()) is None, "where much else is submitted a part may repeat"
+
+
+@pytest.mark.parametrize(("waits", "others", "searches"), [(False, False, 1), (True, False, 2), (True, True, 3)])
+def test_the_same_calls_are_not_searched_twice_for_steps(waits: bool, others: bool, searches: int) -> None:
+    made, chance = Recorder(), np.random.default_rng(1)
+    for kernel in chance.integers(0, 50, 5000).tolist():
+        made.launch(f"kernel_{kernel}", 2000)
+        if waits and kernel < 5:
+            made.wait()
+        if others and kernel > 45:
+            made.call("cudaEventQuery", 500)
+    with mock.patch.object(step_finding, "_repeating", side_effect=step_finding._repeating) as looked:
+        assert find_steps(made.trace()) is None
+    assert looked.call_count == searches
+
+
+def test_of_many_calls_some_show_which_distances_to_try() -> None:
+    """They leave none out that repeats half of the calls."""
+    chance = np.random.default_rng(1)
+    assert step_finding._period(chance.integers(0, 50, 100_000)) is None
+    step = chance.integers(0, 50, 1700)
+    noise = np.where(chance.random(100_000) < 0.2, chance.integers(0, 50, 100_000), np.resize(step, 100_000))
+    assert step_finding._period(noise) == 1700
+    assert step_finding._period(np.append(chance.integers(0, 50, 60_000), np.resize(step, 90_000))) == 1700
 
 
 def test_calls_that_never_repeat_have_no_steps() -> None:
@@ -1493,10 +1518,11 @@ def test_collectives_that_take_far_longer_than_they_need_wait_for_a_rank(
             made.submit(made.call("cudaLaunchKernel", 3000), "ncclDevKernel_SendRecv", one, 20, blocks=2, size=size)
         made.wait()
     advice = finding(diagnosed(made), "diagnose.communication").advice
-    assert ("microbench diagnose FOLDER" in advice) == bool(waits)
-    assert (waits or "Split the batch in two") in advice
+    assert ("microbench diagnose FOLDER" in advice) == (bool(waits) or not size)
+    assert ("It may wait for another rank" in advice) == (not waits and not size)
+    assert (waits or "plit the batch in two") in advice
     together = finding(diagnose(made.trace(unread={window.OTHERS: 9}), costs()), "diagnose.communication").advice
-    assert ("Record each rank in a file of its own, and give all" in together) == bool(waits)
+    assert ("Record each rank in a file of its own, and give all" in together) == (bool(waits) or not size)
 
 
 def test_collectives_of_other_sizes_each_time_are_of_like_steps() -> None:
@@ -2014,3 +2040,30 @@ def test_compilation_by_nvrtc_is_the_programs_start() -> None:
             made.runs(20_000_000)
         made.launch(f"fused_{kernel}", 2000)
     assert diagnosed(made).bound == "start-up"
+
+
+@pytest.mark.parametrize(("paused", "apart"), [((5, 12), True), ((), False), ((2, 5, 8, 11, 14), False)])
+def test_few_steps_that_hold_most_of_the_idle_time_are_told_apart(paused: tuple[int, ...], apart: bool) -> None:
+    made = Recorder()
+    for step in range(18):
+        with made.range(f"step#{step}", "annotation"):
+            made.launches(10, 10_000, 1_000_000)
+            if step in paused:
+                made.wait()
+                made.call("cudaMalloc", 90_000_000)
+    found = diagnosed(made)
+    verdict, *others = words.findings(found)
+    assert (found.paused is not None) is apart
+    if apart:
+        assert (found.bound, found.paused.steps, found.paused.of) == ("GPU-bound", 2, 16)
+        assert found.idle.idle_s < 0.1 * found.idle.span_s
+        assert verdict.title.endswith(", but 2 of 16 steps pause")
+        assert verdict.severity == "problem"
+        told = next(one for one in others if one.rule == "diagnose.paused_steps")
+        assert told.title == (
+            "2 of 16 steps pause for 90.0 ms, 52.9 % of the time; in the longest the GPU idles most for allocation: "
+            "cudaMalloc in step"
+        )
+        assert next(one for one in others if one.severity == "advice") == told
+    else:
+        assert found.bound == ("allocation-bound" if paused else "GPU-bound")

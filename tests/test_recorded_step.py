@@ -459,8 +459,8 @@ def test_a_host_that_waits_and_launches_late_because_of_it_is_wait_bound() -> No
     assert found.bound == "wait-bound"
 
 
-def test_what_a_graph_saves_is_launching_where_the_recorders_costs_hide_it() -> None:
-    """Taking 2.7 us off each call leaves less idle time for launches than for gaps of the device."""
+def test_what_a_graph_saves_of_the_devices_gaps_is_no_launching() -> None:
+    """The host is always ahead of the GPU."""
     made = Recorder()
     for _ in range(12):
         for kernel in range(100):
@@ -469,7 +469,29 @@ def test_what_a_graph_saves_is_launching_where_the_recorders_costs_hide_it() -> 
     found = diagnose(made.trace(), costs())
     assert found.idle is not None
     assert found.remedies[0].name == "graph"
-    assert found.bound == "launch-bound"
+    assert found.bound == "GPU-bound"
+
+
+@pytest.mark.parametrize(("works_ns", "pause_ns", "bound"), [
+    (400_000, 0, "wait-bound"), (8000, 0, "launch-bound"), (400_000, 1_500_000, "host-bound"),
+])  # fmt: skip
+def test_launches_that_are_late_because_the_host_waited_long_are_no_launch_bound_step(
+    works_ns: int, pause_ns: int, bound: str
+) -> None:
+    """The host has submitted a step long before the GPU ends it, waits, and then submits the next one."""
+    made = Recorder()
+    for step in range(12):
+        with made.range(f"step#{step}", "annotation"):
+            made.runs(60_000 + pause_ns)
+            replay = made.call("cudaGraphLaunch", 9000)
+            for node in range(20):
+                made.submit(replay, f"node_{node}", works_ns // 20, node=node + 1)
+            made.wait()
+    found = diagnosed(made)
+    assert found.idle.causes["waits"] < found.idle.idle_s / 4
+    assert found.bound == bound
+    advised = any(one.rule == "diagnose.waits" and "what they delay" in one.title for one in words.findings(found))
+    assert advised is (bound == "wait-bound")
 
 
 def test_a_step_has_its_events_whatever_its_streams_are_called() -> None:

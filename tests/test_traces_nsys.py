@@ -226,6 +226,23 @@ def test_work_belongs_to_the_last_call_of_its_correlation_before_it(tmp_path: Pa
     assert nsys.read(write(tmp_path / "again.sqlite", rows)).work["call"].tolist() == [0, 0, 2]
 
 
+def test_a_call_inside_another_counts_once(tmp_path: Path) -> None:
+    """Nsight Systems may record one call twice, and the runtime's and the driver's call of one launch."""
+    inner, other = {"start": 10_500, "end": 14_000}, {"globalTid": GLOBAL_THREAD + 1}
+    rows = small() | {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [
+            call(10_500, 1) | inner, call(10_000, 1), call(20_000, 2), call(20_100, 3) | {"end": 21_000},
+            call(30_000, 4), call(30_000, 4) | {"end": 31_000}, call(40_000, 5), call(40_100, 6, **other),
+        ],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(16_000, 1), kernel(26_000, 3), kernel(36_000, 4), kernel(46_000, 6)],
+    }  # fmt: skip
+    del rows["CUPTI_ACTIVITY_KIND_MEMCPY"], rows["CUPTI_ACTIVITY_KIND_MEMSET"], rows["CUPTI_ACTIVITY_KIND_GRAPH_TRACE"]
+    trace = nsys.read(write(tmp_path / "nested.sqlite", rows))
+    assert trace.calls["begin_ns"].tolist() == [10_000, 20_000, 30_000, 40_000, 40_100]
+    assert trace.calls["end_ns"].tolist() == [15_000, 25_000, 35_000, 45_000, 45_100]
+    assert trace.work["call"].tolist() == [0, 1, 2, 4]
+
+
 def test_a_zero_length_and_times_of_zero(tmp_path: Path) -> None:
     rows = {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(5, 1, end=5), kernel(0, 1, end=0), kernel(9, 1, end=8)]}
     trace = nsys.read(write(tmp_path / "zero.sqlite", rows))

@@ -229,18 +229,12 @@ class Counting:
         return groups
 
     def _figures(self) -> IntArray:
-        """For each call its place in CALLS, NONE for others and for those inside another call, as a runtime's call
-        makes the driver's."""
-        calls = self._trace.calls
+        """For each call its place in CALLS, NONE for others."""
         by_name = [
             next((place for place, (_, pattern) in enumerate(CALLS) if pattern.search(name)), NONE)
             for name in (*self._trace.names, "")
         ]
-        found: IntArray = np.array(by_name, np.int64)[calls["name"]]
-        for thread in np.unique(calls["thread"]).tolist():
-            own = np.flatnonzero(calls["thread"] == thread)
-            ends = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, calls["end_ns"][own]))[:-1]
-            found[own[(calls["end_ns"][own] <= ends) & (calls["begin_ns"][own] < ends)]] = NONE
+        found: IntArray = np.array(by_name, np.int64)[self._trace.calls["name"]]
         return found
 
     def _tally(self, rows: Rows, words: Sequence[str], which: IntArray, group: IntArray) -> None:

@@ -19,8 +19,9 @@ from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
 from microbench.diagnosis.host_time import BETWEEN, MANAGED, ON_MANAGED
-from microbench.diagnosis.idle import Cause, Idle, busiest, idle
+from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
+from microbench.diagnosis.pauses import Paused, usual_steps
 from microbench.diagnosis.recorded import Change, Recorded, SmallCopies, layer_of, recorded
 from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
@@ -37,13 +38,12 @@ from microbench.traces.trace import FAILED, UNRECORDED, Trace, name_of
 BUSY = 0.9
 # The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this.
 NEARLY_BUSY = 0.85
-# Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
-SUBMISSION: tuple[Cause, ...] = (BETWEEN, "launch calls", "other calls", "launch latency", "module load")
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
 # include by how much it does not.
 PLAYED = 0.05
 NO_CALLS = "the trace has no CUDA calls, from which steps are found"
+REPLAYS = "the step replays graphs already"
 # A remedy is advised if it saves this share of the step.
 WORTH = 0.03
 CHANGES: Mapping[Change, str] = {
@@ -163,6 +163,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why. ``asked`` is the
     function whose calls were to be the steps. ``exchanged`` are the kernels of all windows, if some communicate.
     ``batched`` are the rates of the step's small copies without a call for each, where the run shows that to be faster.
+    ``paused`` are a few steps with most of the idle time, which the others are described without.
     """
 
     trace: Trace
@@ -184,6 +185,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     exchanged: Exchanged | None = None
     without: Mapping[str, Without] = {}
     batched: Mapping[str, Constant] = {}
+    paused: Paused | None = None
 
     def share(self, *causes: Cause) -> float:
         """The share of the time in which the GPU idles for these causes."""
@@ -213,21 +215,7 @@ def diagnose(
     Raises UsageError for a trace without work of a GPU.
     """
     if not len(trace.work):
-        timeless = sum(count for kind, count in trace.unread.items() if any(words in kind for words in TIMELESS))
-        if timeless:
-            cause = f"{trace.source} does not say when a GPU worked: {counted(timeless, 'record')} of it cannot be read"
-            raise UsageError(f"{cause}, such as a time that is no number", "record again")
-        launches = [name for at in trace.calls["name"].tolist() if "Launch" in (name := name_of(trace, at))]
-        if launches:
-            raise UsageError(
-                f"{trace.source} has {len(launches)} launches, but the profiler got no record of what the GPU did",
-                f"let the program check its errors: {plain(launches[0])}"
-                if FAILED in launches[0]
-                else "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
-            )
-        why = next((what.removeprefix(UNRECORDED) for what in trace.lost if what.startswith(UNRECORDED)), "")
-        again = "record CUDA activities (torch.profiler), or by nsys profile -t cuda the process that uses the GPU"
-        raise UsageError(f"{trace.source} has no work of a GPU{why}", again)
+        raise _without_work(trace)
     whole = trace = of_one_gpu(trace)
     trace = middle(one_window(trace))
     device = busiest(trace)
@@ -242,6 +230,11 @@ def diagnose(
     if steps is not None and not own and found is not None and _starts(found):  # a compiler repeats itself
         steps = None
         health, stopped, found = _idle(trace, None, device)
+    paused = None
+    if steps is not None and found is not None:
+        steps, paused = usual_steps(trace, steps, device)
+    if paused is not None:
+        health, stopped, found = _idle(trace, steps, device)
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     known, given = None, None
@@ -296,7 +289,27 @@ def diagnose(
         exchanged=exchanged(whole, device),
         without=foreseen.without,
         batched=batched(typical, fit) if typical is not None else {},
+        paused=paused,
     )
+
+
+def _without_work(trace: Trace) -> UsageError:
+    """Why a trace has no work of a GPU."""
+    timeless = sum(count for kind, count in trace.unread.items() if any(words in kind for words in TIMELESS))
+    if timeless:
+        cause = f"{trace.source} does not say when a GPU worked: {counted(timeless, 'record')} of it cannot be read"
+        return UsageError(f"{cause}, such as a time that is no number", "record again")
+    launches = [name for at in trace.calls["name"].tolist() if "Launch" in (name := name_of(trace, at))]
+    if launches:
+        return UsageError(
+            f"{trace.source} has {len(launches)} launches, but the profiler got no record of what the GPU did",
+            f"let the program check its errors: {plain(launches[0])}"
+            if FAILED in launches[0]
+            else "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
+        )
+    why = next((what.removeprefix(UNRECORDED) for what in trace.lost if what.startswith(UNRECORDED)), "")
+    again = "record CUDA activities (torch.profiler), or by nsys profile -t cuda the process that uses the GPU"
+    return UsageError(f"{trace.source} has no work of a GPU{why}", again)
 
 
 def _idle(trace: Trace, steps: Steps | None, device: int) -> tuple[tuple[Check, ...], Check | None, Idle | None]:
@@ -333,12 +346,12 @@ def _bound(
     """The cause of most of the idle time without the recorder; ``best`` is the remedy that saves most of ``step``.
 
     ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
-    calls. If removing waits saves most, late launches count as wait-bound, because the host launched late after a wait.
+    calls. Late launches count as wait-bound if removing waits saves most, and as far as the host had waited for a busy
+    GPU before, which its own work behind the wait explains first.
     If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
-    no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
-    but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches. Without steps,
-    calls that do something for the first time are the program's start, long pauses are the program's own, and launches
-    and pauses count together for the larger one.
+    no work: the step is communication-bound if no cause of idle time takes more. Without steps, calls that do something
+    for the first time are the program's start, long pauses are the program's own, and launches and pauses count
+    together for the larger one.
     If the GPU itself pauses between queued kernels for that long, the step is GPU-bound.
     """
     if found is None or found.span_s <= 0:
@@ -362,20 +375,19 @@ def _bound(
         "copy-bound": found.causes["copies"] + copies_s,
         "allocation-bound": found.causes["allocation"],
     }
-    if remedy == "waits":
-        shares["wait-bound"] += shares.pop("launch-bound")
+    late_s = max(shares["launch-bound"], 0.0)
+    waited_s = late_s if remedy == "waits" else min(max(found.waited_s - own_s, 0.0), late_s)
+    shares["launch-bound"] -= waited_s
+    shares["wait-bound"] += waited_s
     largest = max(shares, key=lambda name: shares[name])
     if found.exposed_s > shares[largest]:
         return "communication-bound"
     half_s = (found.idle_s + copies_s - recorder_s) / 2
     if shares[largest] >= half_s > 0:
         return largest
-    launches_s = shares.get("launch-bound", 0.0)
+    launches_s = shares["launch-bound"]
     if step is None and launches_s + own_s >= half_s > 0:
         return "launch-bound" if launches_s > own_s else "host-bound"
-    saved_s = (step.unwatched_s - best.step_s) * step.count if best is not None and step is not None else 0.0
-    if remedy == "graph" and saved_s >= half_s:
-        return "launch-bound"
     return "GPU-bound" if found.causes["device gaps"] >= half_s else "mixed"
 
 
@@ -504,7 +516,7 @@ def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> s
     if stopped is not None:
         return stopped.why
     if typical.replays:
-        return "the step replays graphs already"
+        return REPLAYS
     if not typical.launches:
         return "the step launches no kernels"
     if typical.refused:

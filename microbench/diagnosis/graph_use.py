@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, counted, percent, plain, round_percent
+from microbench.diagnosis.advice import program_of
 from microbench.diagnosis.counts import CALLS, Counting, IntArray, Number
-from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.diagnosis import REPLAYS, Diagnosis
 from microbench.diagnosis.kernel_names import family
 from microbench.traces.trace import NONE, WORK_KINDS, name_of
 
 SLOW_REPLAY_S = 1e-3  # of the host for one launch of a graph
-LEAST_SHARE, MOST_SHARE = 0.05, 0.95  # of the kernels, between which graphs hold a part of a step
+MOST_SHARE = 0.95  # of the kernels, up to which graphs hold a part of a step
 FEWEST_LEFT = 20  # launches beside graphs that are worth naming
 OPTIMIZER = "Optimizer.step#"
 FEWEST_OF_OPTIMIZER, ALIKE = 30, 10  # kernels of an optimizer in a step, and those of one family among them
@@ -35,8 +37,9 @@ def graph_use(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield from _slow(diagnosis, counting)
     recorded = diagnosis.recorded
     free = recorded is not None and all(one.where != "within" for one in recorded.blockers)
-    yield from _part(figures, can=free and diagnosis.bound == "launch-bound")
-    yield from _optimizer(diagnosis, counting)
+    can = free and diagnosis.bound == "launch-bound" and diagnosis.why_no_graph == REPLAYS
+    yield from _part(figures, can=can and program_of(diagnosis.trace) != "jax")
+    yield from _optimizer(diagnosis)
 
 
 def _calls(counting: Counting, *figures: str) -> IntArray:
@@ -90,45 +93,63 @@ def _slow(diagnosis: Diagnosis, counting: Counting) -> Iterator[Finding]:
 def _part(figures: Mapping[str, Number], *, can: bool) -> Iterator[Finding]:
     """How much of a step graphs hold, if that is a part."""
     kernels, held, left = (figures.get(name, 0) for name in ("kernels", "kernels_in_graphs", "launches"))
-    if kernels and LEAST_SHARE < held / kernels < MOST_SHARE and left >= FEWEST_LEFT:
+    if kernels and 0 < held / kernels < MOST_SHARE and left >= FEWEST_LEFT:
         yield Finding(
             rule="diagnose.graph_part",
             severity="advice" if can else "note",
             title=f"Graphs hold {percent(held / kernels)} of the kernels; {left:,.0f} are launched one by one",
             text="",
-            threshold=f"graphs hold {round_percent(LEAST_SHARE)} to {round_percent(MOST_SHARE)}, not {FEWEST_LEFT}",
+            threshold=f"graphs hold less than {round_percent(MOST_SHARE)}, and not {FEWEST_LEFT} kernels or more",
             advice="Capture these too, or the whole step in one graph" if can else "",
         )
 
 
-def _optimizer(diagnosis: Diagnosis, counting: Counting) -> Iterator[Finding]:
-    """An optimizer of PyTorch that launches kernels for each parameter, where the trace has its range."""
+class PerParameter(NamedTuple):
+    """An optimizer of PyTorch that launches kernels for each parameter: its name, its kernels each time, and the share
+    of the steps' launches that are its own."""
+
+    name: str
+    kernels: float
+    share: float
+
+
+def per_parameter(diagnosis: Diagnosis) -> PerParameter | None:
+    """The optimizer that launches kernels for each parameter, where the trace has its range."""
     trace = diagnosis.trace
     named = np.array([*(name.startswith(OPTIMIZER) for name in trace.names), False])
     ranges = trace.ranges[named[trace.ranges["name"]]]
+    if diagnosis.steps is None or not len(ranges):
+        return None
+    counting = Counting(trace, diagnosis.steps)
     calls = _calls(counting, "launches")
-    if not len(ranges) or not len(calls):
-        return
     begins_ns = trace.calls["begin_ns"][calls]
     place = np.searchsorted(ranges["begin_ns"], begins_ns, "right") - 1
     inside = (place >= 0) & (begins_ns < ranges["end_ns"][place])
     inside &= trace.calls["thread"][calls] == ranges["thread"][place]
     own = np.isin(trace.work["call"], calls[inside]) & (trace.work["kind"] == WORK_KINDS.index("kernel"))
     names = Counter(name_of(trace, name) for name in trace.work["name"][own].tolist())
-    if any(word in name for name in names for word in FUSED):
-        return
+    if not names or any(word in name for name in names for word in FUSED):
+        return None
     families: Counter[str] = Counter()
     for name, count in names.items():
         families[family(name).name] += count
-    each = families.total() / counting.steps
-    often = max(families.values(), default=0) / counting.steps
-    if each >= FEWEST_OF_OPTIMIZER and often >= ALIKE:
-        name = name_of(trace, int(ranges["name"][0])).removeprefix(OPTIMIZER).removesuffix(".step")
+    times = min(len(np.unique(place[inside])), counting.steps)  # what repeats may be the work for one parameter
+    if families.total() < FEWEST_OF_OPTIMIZER * times or max(families.values()) < ALIKE * times:
+        return None
+    name = name_of(trace, int(ranges["name"][0])).removeprefix(OPTIMIZER).removesuffix(".step")
+    return PerParameter(name, families.total() / times, float(inside.mean()))
+
+
+def _optimizer(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """An optimizer that one argument makes launch fewer kernels."""
+    if (found := per_parameter(diagnosis)) is not None:
         yield Finding(
             rule="diagnose.optimizer",
             severity="advice",
-            title=f"The optimizer {plain(name, LONGEST)} launches {each:,.0f} kernels a step, for each parameter anew",
+            title=f"The optimizer {plain(found.name, LONGEST)} launches {found.kernels:,.0f} kernels each time, for "
+            f"each parameter anew: {percent(found.share)} of the launches",
             text="",
-            threshold=f"{FEWEST_OF_OPTIMIZER} kernels of an optimizer in a step, {ALIKE} of one kind, none fused",
-            advice="Give it foreach=True, or fused=True where it has that",
+            threshold=f"{FEWEST_OF_OPTIMIZER} kernels of an optimizer each time, {ALIKE} of one kind, none fused",
+            advice="Give it foreach=True, or fused=True where it has that; in one of your own use torch._foreach_add_ "
+            "and its like",
         )

@@ -44,6 +44,8 @@ BY_DOING: Mapping[Doing, Cause] = {
 }  # fmt: skip
 
 
+# Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
+SUBMISSION: tuple[Cause, ...] = (BETWEEN, "launch calls", "other calls", "launch latency", "module load")
 # What that time is called in a program that shows no sign of Python.
 OWN_TIME = "the program's own work between CUDA calls"
 
@@ -87,6 +89,8 @@ class Idle(msgspec.Struct, frozen=True):
     which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
     what happens once: long calls of the first half, launches that load code, and compilers. ``pauses_s`` is host time
     between calls in intervals that have more of it than PAUSE_S. ``longest_s`` is the longest idle interval.
+    ``waited_s`` is idle time until work was submitted behind a wait of the host, as long as that had waited for a busy
+    GPU: without the wait it would have submitted sooner.
     """
 
     device: int
@@ -102,6 +106,7 @@ class Idle(msgspec.Struct, frozen=True):
     first_use_s: float = 0.0
     pauses_s: float = 0.0
     longest_s: float = 0.0
+    waited_s: float = 0.0
     stacks_ns: Mapping[Stack, int] = {}
 
     @property
@@ -187,7 +192,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
     loads = _loads(trace)
     between_ns = np.zeros(len(gaps.begin_ns))
-    half_ns, first_use_ns = np.median(begins_ns) if len(begins_ns) else 0, 0
+    half_ns, first_use_ns, waited_ns = np.median(begins_ns) if len(begins_ns) else 0, 0, 0
     for pieces in stretches(trace, gaps):
         length_ns = pieces.end_ns - pieces.begin_ns
         first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE]) & (pieces.end_ns <= half_ns)
@@ -195,6 +200,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         within = np.searchsorted(loads["begin_ns"], pieces.begin_ns, "right") - 1
         first |= (within >= 0) & (pieces.begin_ns < np.append(loads["end_ns"], 0)[within])
         first_use_ns += int(length_ns[first].sum())
+        waited_ns += _waited_ns(pieces, gaps, begin_ns, end_ns)
         own = (pieces.cause == CAUSES.index(BETWEEN)) & ~np.isin(pieces.name, [TOUCHED, LOOPED])
         of_gap = np.searchsorted(gaps.begin_ns, pieces.begin_ns[own], "right") - 1
         between_ns += np.bincount(of_gap, length_ns[own], len(between_ns))
@@ -233,6 +239,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         copies_s=(_length(without(copies)) - idle_ns) * 1e-9,
         first_use_s=(first_use_ns + compiling_ns) * 1e-9,
         pauses_s=float(between_ns[between_ns > PAUSE_S * 1e9].sum()) * 1e-9,
+        waited_s=waited_ns * 1e-9,
         longest_s=float((gaps.end_ns - gaps.begin_ns).max(initial=0)) * 1e-9,
         communication_s=(end_ns - begin_ns - _length(without(communication == NONE))) * 1e-9,
         exposed_s=(_length(alone) - idle_ns) * 1e-9,
@@ -240,6 +247,20 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
             trace.work[own], exchanged, communication[own], (alone.begin_ns, alone.end_ns), (begin_ns, end_ns)
         ),
     )
+
+
+def _waited_ns(pieces: Stretches, gaps: Gaps, begin_ns: int, end_ns: int) -> int:
+    """How much sooner a thread would have submitted late work if it had not waited for a busy GPU before."""
+    of = pieces.of
+    if of is None:
+        return 0
+    parts = overlaps(of, gaps.begin_ns, gaps.end_ns)
+    busy_ns = np.diff(np.clip(of.edges_ns, begin_ns, end_ns)) - np.bincount(parts.slice, parts.ns, len(of.doing))
+    waits = np.flatnonzero(np.isin(of.doing, [DOINGS.index("wait"), DOINGS.index("copy")]))
+    late = np.isin(pieces.cause, [CAUSES.index(cause) for cause in SUBMISSION])
+    behind = np.searchsorted(of.edges_ns[waits + 1], pieces.begin_ns[late], "right")
+    late_ns = np.bincount(behind, (pieces.end_ns - pieces.begin_ns)[late], len(waits) + 1)[1:]
+    return int(np.minimum(late_ns, busy_ns[waits]).sum())
 
 
 def _loads(trace: Trace) -> Table:

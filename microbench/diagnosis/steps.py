@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -32,6 +32,7 @@ AHEAD = 33  # a step may make the same call fewer than this many times
 MOST_SHAPES = 16  # steps of this many kinds may take turns
 SAME = 0.01  # shares of equal calls that differ by less are the same
 CANDIDATES = 400  # distances between equal calls that are tried as a step's length
+SAMPLED = 4096  # calls that show whether such a distance is worth a try
 NUMBER = re.compile(r"\d+")
 # A function of Python in a trace of PyTorch: "train.py(20): step".
 FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
@@ -286,7 +287,9 @@ def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
         if more >= 2 * fewer > 0 and more % fewer == 0 and len(np.unique(step)) >= DIFFERENT:
             return parts
     submits = np.flatnonzero(tokens.submits)
-    return whole or parts or [
+    if whole or parts or len(submits) in (len(looks), np.count_nonzero(~looks)):  # the same calls as before
+        return whole or parts
+    return [
         one for one in _repeating(trace, tokens, looks, submits)
         if np.diff(np.searchsorted(submits, one.begins))[:1].sum() * len(one.begins) >= LIKE * len(submits)
     ]  # fmt: skip
@@ -390,13 +393,21 @@ def _period(values: IntArray) -> int | None:
     )
     distances, counts = np.unique(apart[apart <= len(values) // FEWEST], return_counts=True)
     likely = distances[np.argsort(-counts, kind="stable")[:CANDIDATES]]
-    # A call that comes once in a step says its length better than those of a part that a step repeats.
-    usual: dict[int, Counter[int]] = {}
-    for place in np.flatnonzero(np.diff(values[order]) == 0).tolist():
-        usual.setdefault(int(values[order[place]]), Counter())[int(order[place + 1] - order[place])] += 1
-    votes = Counter(max(own, key=lambda length: own[length]) for own in usual.values())
-    voted = [length for length, _ in votes.most_common(CANDIDATES) if length <= len(values) // FEWEST]
-    likely = np.union1d(likely, np.array(voted, np.int64))
+    # A call that comes once in a step says its length better than those of a part that a step repeats. So each call's
+    # most frequent distance counts, the first of equal ones.
+    size, same = len(values), np.flatnonzero(np.diff(values[order]) == 0)
+    call = np.cumsum(np.append(0, np.diff(values[order]) != 0))[same]
+    usual, first, often = np.unique(call * size + order[same + 1] - order[same], return_index=True, return_counts=True)
+    usual = usual[np.lexsort((first, -often, usual // size))]
+    voted, first, often = np.unique(
+        usual[np.unique(usual // size, return_index=True)[1]] % size, return_index=True, return_counts=True
+    )
+    voted = voted[np.lexsort((first, -often))[:CANDIDATES]]
+    likely = np.union1d(likely, voted[voted <= size // FEWEST])
+    if size > SAMPLED:  # without distances at which some of the calls are hardly ever equal
+        some = np.random.default_rng(0).integers(0, size, SAMPLED)
+        equal = [np.mean(values[(held := some[some < size - one])] == values[held + one]) for one in likely.tolist()]
+        likely = likely[np.array(equal) > REPEATED / 2]
     unlike = {int(length): float(np.mean(values[:-length] != values[length:])) for length in likely}
     if not unlike or min(unlike.values()) > 1 - REPEATED:
         return None
@@ -447,12 +458,24 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
         begins_ns[0], begins_ns[-1] = span_ns
     if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0) or np.any(np.diff(begins) <= 0):  # one has no call
         return None
+    return _made(tokens, begins_ns, begins.astype(np.int64), found, name)
+
+
+def part_of(trace: Trace, steps: Steps, first: int, last: int) -> Steps:
+    """The steps from the place ``first`` to that before ``last``."""
+    begins_ns, calls = steps.begins_ns[first : last + 1], steps.calls[first : last + 1]
+    some = _made(Tokens(trace), begins_ns, calls, steps.found, steps.name)
+    return msgspec.structs.replace(some, calls_of=steps.calls_of, loops=steps.loops)
+
+
+def _made(tokens: Tokens, begins_ns: IntArray, begins: IntArray, found: Source, name: str) -> Steps:
+    """Steps with how alike they are."""
     most = max(min(MOST_SHAPES, (len(begins) - 1) // 2), 1)
     alike = [_likeness(tokens.whole, begins, every) for every in range(1, most + 1)]
     every = next(place for place, share in enumerate(alike, start=1) if share >= max(alike) - SAME)
     return Steps(
         begins_ns=begins_ns,
-        calls=begins.astype(np.int64),
+        calls=begins,
         every=every,
         likeness=alike[every - 1],
         alike_next=alike[0],

@@ -15,7 +15,7 @@ from microbench.diagnosis import advice
 from microbench.diagnosis.communication import Collective
 from microbench.diagnosis.diagnosis import (
     BUSY,
-    SUBMISSION,
+    REPLAYS,
     WORTH,
     Bound,
     Diagnosis,
@@ -25,10 +25,10 @@ from microbench.diagnosis.diagnosis import (
     each,
 )
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
-from microbench.diagnosis.graph_use import graph_use
+from microbench.diagnosis.graph_use import graph_use, per_parameter
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
 from microbench.diagnosis.host_time import BETWEEN
-from microbench.diagnosis.idle import Cause, gaps_of, owners, said
+from microbench.diagnosis.idle import SUBMISSION, Cause, gaps_of, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
     ELSEWHERE,
@@ -61,6 +61,7 @@ WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
 COPIES = (COPY_IN, "copies pageable memory")
 OWN_WORK = "the program's own work"
+OF_GRAPHS = ("diagnose.graph_part", "diagnose.graph_made", "diagnose.slow_replay")  # what graph_use says of them
 FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
@@ -68,7 +69,7 @@ WIDE = 0.15
 BOUNDS: dict[Bound, str] = {
     "launch-bound": "the host submits work more slowly than the GPU does it",
     "host-bound": "the GPU waits for other work of the host",
-    "wait-bound": "the GPU runs dry while the host or a stream waits",
+    "wait-bound": "the GPU runs dry because the host or a stream waits",
     "copy-bound": "the GPU waits for copies",
     "communication-bound": "the GPU exchanges data with other GPUs, or waits for them, and computes nothing meanwhile",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
@@ -88,6 +89,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
             _of_graph,
             _small_copies,
             _pauses,
+            _paused_steps,
             _communication,
             _causes,
             _interruptions,
@@ -96,6 +98,8 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         )
         for one in of(diagnosis)
     ]
+    if diagnosis.why_no_graph == REPLAYS and any(one.rule in OF_GRAPHS for one in changes):
+        changes = [one for one in changes if one.rule != "diagnose.no_graph"]  # the graphs have their own finding
     return [
         *_verdict(diagnosis),
         *_given(diagnosis),
@@ -116,9 +120,11 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
     late_s, causes = _late_s(diagnosis), {f"diagnose.{cause.replace(' ', '_')}": cause for cause in idle.causes}
     graph_s = free_s - graph.step_s if graph is not None else late_s
     ladder = advice.ladder(diagnosis)
+    optimizer = per_parameter(diagnosis) if diagnosis.bound in advice.SUBMITTING else None
     return {rule: each(diagnosis, idle.causes[cause]) for rule, cause in causes.items()} | {
         "diagnose.best": free_s - diagnosis.remedies[0].step_s if diagnosis.remedies else 0.0,
         "diagnose.small_copies": free_s - min(_with_s(diagnosis, way) for way in BATCHED),
+        "diagnose.waits": each(diagnosis, idle.causes["waits"] + _waited_s(diagnosis)),
         "diagnose.wait_behind": free_s - _with_s(diagnosis, "waits"),
         "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
         "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
@@ -129,6 +135,9 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
         "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
         "diagnose.one_pause": idle.longest_s,
+        # One argument, so it comes before a graph.
+        "diagnose.optimizer": math.inf if optimizer is not None and optimizer.share > 1 / 2 else 0.0,
+        "diagnose.paused_steps": diagnosis.paused.seconds / diagnosis.paused.of if diagnosis.paused else 0.0,
         "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
     }  # fmt: skip
 
@@ -234,12 +243,24 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     share = idle.idle_s / idle.span_s
     exposed = idle.exposed_s / idle.span_s
-    lost = share + exposed + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
+    paused = diagnosis.paused
+    lost = (
+        share
+        + exposed
+        + (paused.share if paused else 0.0)
+        + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
+    )
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
     named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
     span = "each recorded step" if diagnosis.steps is not None else "the trace"
     severity: Severity = (
-        "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
+        "good"
+        if bound == "GPU-bound" and not paused
+        else "problem"
+        if lost > PROBLEM
+        else "warning"
+        if lost > WARNING
+        else "note"
     )
     if bound == "GPU-bound" and unfilled_s(diagnosis) > WARNING * idle.span_s:
         severity = "warning"
@@ -252,6 +273,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
         title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
+    if paused:
+        title += f", but {paused.steps} of {paused.of} steps pause"
     if any(check.name == HELD for check in diagnosis.health):
         title += ", and work waits in its queue meanwhile"
     blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
@@ -828,6 +851,28 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     )
 
 
+def _paused_steps(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The few steps that hold most of the idle time, which the other figures leave out."""
+    if (paused := diagnosis.paused) is None:
+        return
+    cause = max(paused.longest.causes, key=lambda one: paused.longest.causes[one])
+    most = next(iter(owners(paused.longest)), None) if cause == BETWEEN else None
+    place = next((where.name for where in paused.longest.places if where.cause == cause), "")
+    what = f"{plain(most.name)}, {plain(most.most, LONGEST_NAME)}" if most is not None else plain(place, LONGEST_NAME)
+    helps = most.helps if most is not None else _changes(diagnosis).get(cause, ("", ""))[1]
+    yield Finding(
+        rule="diagnose.paused_steps",
+        severity="advice",
+        title=f"{paused.steps} of {paused.of} steps pause for {as_time(paused.seconds / paused.steps)}, "
+        f"{percent(paused.share)} of the time; in the longest the GPU idles most for {said(diagnosis.trace, cause)}"
+        + (f": {what}" if what else ""),
+        text="The other figures are those of the steps that do not.",
+        threshold="a quarter of the steps or fewer, each idle for 1 ms more than twice the usual, hold half of all "
+        "idle time",
+        advice=helps[:1].upper() + helps[1:] or "Find what these steps do beyond the others",
+    )
+
+
 # How to hide each kind of communication behind other work.
 HIDE = {
     "all-reduce": "Start it while gradients are still computed: smaller buckets (DDP's bucket_cap_mb), or in fewer "
@@ -856,14 +901,15 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
     change = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
+    together = OTHERS in diagnosis.trace.unread
+    give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
+    give += ", to see which comes late: `microbench diagnose FOLDER`"
     if 2 * sum(one.waits_s for one in most) > sum(one.seconds for one in most):
         longest, needs = map(as_time, max(most, key=lambda one: one.waits_s).longest_s)
-        together = OTHERS in diagnosis.trace.unread
-        give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
-        change = (
-            f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}. "
-            f"{give}, to see which comes late: `microbench diagnose FOLDER`"
-        )
+        change = f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}. {give}"
+    elif not most[0].sized:
+        otherwise = f"{change[0].lower()}{change[1:]}"
+        change = f"It may wait for another rank: one trace without sizes cannot tell. {give}. If none does, {otherwise}"
     yield Finding(
         rule="diagnose.communication",
         severity="advice",
@@ -895,19 +941,34 @@ def _copying(trace: Trace) -> str:
     return f"{'Copy' if pinned else 'Pin the memory and copy'} ahead of the step, in another stream"
 
 
-def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Other causes that take a share worth naming."""
-    causes: tuple[tuple[Cause, str, str], ...] = (
-        ("allocation", "diagnose.allocation", advice.FIRST["allocates"]),
-        ("copies", "diagnose.copies", _copying(diagnosis.trace)),
-        ("waits", "diagnose.waits", "Wait less often"),
-        ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
-        (
-            "device gaps",
+def _waited_s(diagnosis: Diagnosis) -> float:
+    """The idle time until work was submitted that waits of the host explain, where these limit the step."""
+    return diagnosis.idle.waited_s if diagnosis.idle is not None and diagnosis.bound == "wait-bound" else 0.0
+
+
+def _waiting_less(diagnosis: Diagnosis) -> str:
+    """What to do about the waits; where they read values, how to read less often."""
+    blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
+    change = advice.first(diagnosis.trace, tuple(one for one in blockers if one.why == WAIT)[:1])
+    return "Wait less often" if change in ("", advice.FIRST[WAIT]) else change
+
+
+def _changes(diagnosis: Diagnosis) -> Mapping[Cause, tuple[str, str]]:
+    """By cause the rule that names it, and what to change."""
+    return {
+        "allocation": ("diagnose.allocation", advice.FIRST["allocates"]),
+        "copies": ("diagnose.copies", _copying(diagnosis.trace)),
+        "waits": ("diagnose.waits", _waiting_less(diagnosis)),
+        "module load": ("diagnose.module_load", "Run each kernel once before what is timed"),
+        "device gaps": (
             "diagnose.device_gaps",
             "Fuse kernels, or give each more work: every kernel has a gap behind it",
         ),
-    )
+    }
+
+
+def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Other causes that take a share worth naming."""
     alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
     if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
         takes, way = (
@@ -935,15 +996,17 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
             advice="Run some steps first, then record some more",
         )
         return
-    for cause, rule, change in causes:
-        share = diagnosis.share(cause)
+    for cause, (rule, change) in _changes(diagnosis).items():
+        late_s = _waited_s(diagnosis) if cause == "waits" else 0.0
+        share = diagnosis.share(cause) + (late_s / idle.span_s if idle is not None else 0.0)
         known = cause == "waits" and _with_s(diagnosis, "waits") < math.inf  # which the remedy says better
         if share > WARNING and not known and idle is not None:
             place = next((where.name for where in idle.places if where.cause == cause), "")
+            what = f"{cause} and what they delay" if late_s else cause
             yield Finding(
                 rule=rule,
                 severity="advice",
-                title=f"The GPU idles {percent(share)} of the time for {cause}"
+                title=f"The GPU idles {percent(share)} of the time for {what}"
                 + (f", most in {plain(place, LONGEST_NAME)}" if place else ""),
                 text="",
                 threshold=f"more than {round_percent(WARNING)} of the time",

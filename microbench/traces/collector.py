@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from microbench.traces.tables import CallFinder
+from microbench.traces.tables import CallFinder, outermost
 from microbench.traces.trace import (
     CALLS,
     NONE,
@@ -404,20 +404,7 @@ class Collector:
         calls = self.calls
         calls.sort_outer_first()
         count = calls.count
-        begin, end, thread = (calls.rows[column] for column in ("begin_ns", "end_ns", "thread"))
-        outer = np.arange(count, dtype=np.int32)
-        for one in np.unique(thread).tolist():
-            place = np.flatnonzero(thread == one).astype(np.int32)
-            ends = end[place]
-            before = np.empty_like(ends)  # the latest end of the calls before it in the thread
-            before[0] = np.iinfo(np.int64).min
-            np.maximum.accumulate(ends[:-1], out=before[1:])
-            inside = ends <= before
-            inside &= ends > begin[place]  # a call of no length may just touch the next one
-            inside &= begin[place] < before
-            if inside.any():
-                leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place), dtype=np.int32), 0))
-                outer[place[inside]] = place[leader[inside]]
+        outer = outermost(calls.rows)
         kept = outer == np.arange(count, dtype=np.int32)
         targets = (np.cumsum(kept, dtype=np.int32) - 1)[outer]
         del outer

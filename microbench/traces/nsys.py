@@ -33,6 +33,7 @@ from microbench.traces.tables import (
     Numbers,
     Threads,
     joined,
+    outermost,
     table_of,
     timed,
     whole,
@@ -340,8 +341,7 @@ class _Reader:
         self._processes: dict[int, int] = {}
 
     def trace(self, path: Path) -> Trace:
-        calls, keys = self.calls()
-        finder = CallFinder(keys, calls["begin_ns"])
+        calls, finder = self.calls()
         work = self.work(finder)
         syncs = self.syncs(finder)
         ranges = self.ranges()
@@ -396,8 +396,9 @@ class _Reader:
             return parts
         raise AssertionError("a strict reading takes any value")
 
-    def calls(self) -> tuple[Table, Numbers]:
-        """CUDA calls, and the key by which work names its call."""
+    def calls(self) -> tuple[Table, CallFinder]:
+        """CUDA calls, and a finder of them by the keys of work. One inside another, like the driver's inside the
+        runtime's, is a part of that."""
 
         def with_error(name: int, error: int) -> str:
             text = self.names.all[name]
@@ -409,7 +410,14 @@ class _Reader:
                 names[failed] = self.named(np.column_stack([names, piece[:, 5]])[failed], with_error)
             return _table(CALLS, piece, thread=threads, name=names), self.keys(piece[:, 2], piece[:, 3])
 
-        return _with_keys(CALLS, self.converted(API, ("globalTid", "correlationId", "nameId", "returnValue"), convert))
+        wanted = ("globalTid", "correlationId", "nameId", "returnValue")
+        calls, keys = _with_keys(CALLS, self.converted(API, wanted, convert))
+        order = np.lexsort((-calls["end_ns"], calls["begin_ns"]))
+        calls, keys = calls[order], keys[order]
+        outer = outermost(calls)
+        kept = outer == np.arange(len(calls))
+        targets = (np.cumsum(kept, dtype=np.int32) - 1)[outer]
+        return calls[kept], CallFinder(keys, calls["begin_ns"][kept], targets)
 
     def work(self, finder: CallFinder) -> Table:
         parts: list[tuple[Table, Numbers]] = []

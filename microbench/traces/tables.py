@@ -99,6 +99,28 @@ def joined(dtype: np.dtype[np.void], parts: Sequence[Table]) -> tuple[Table, npt
     return table[order], order
 
 
+def outermost(calls: Table) -> npt.NDArray[np.int32]:
+    """For each call the place of the outermost call of its thread that it is part of, its own where it is none.
+
+    Calls are sorted by begin; of those that begin together the longest comes first.
+    """
+    begin, end, thread = (calls[column] for column in ("begin_ns", "end_ns", "thread"))
+    outer = np.arange(len(calls), dtype=np.int32)
+    for one in np.unique(thread).tolist():
+        place = np.flatnonzero(thread == one).astype(np.int32)
+        ends = end[place]
+        before = np.empty_like(ends)  # the latest end of the calls before it in the thread
+        before[0] = np.iinfo(np.int64).min
+        np.maximum.accumulate(ends[:-1], out=before[1:])
+        inside = ends <= before
+        inside &= ends > begin[place]  # a call of no length may just touch the next one
+        inside &= begin[place] < before
+        if inside.any():
+            leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place), dtype=np.int32), 0))
+            outer[place[inside]] = place[leader[inside]]
+    return outer
+
+
 class CallFinder:
     """Finds the call of a key; of several with the same one, the last that began before the time given.
 
