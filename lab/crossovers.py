@@ -1,9 +1,11 @@
 """Whether a machine's constants choose the right way: python lab/crossovers.py MACHINE.toml OUT.csv [CASES] [SEED].
 
-MACHINE.toml is what ``microbench constants -o`` gave on the same machine. Random cases (500) are decided by its
-constants alone, then every way is timed by a C++ program, lab/crossovers.cu, which needs nvcc. A choice is right if no
-other way is over 1 % faster: that much the times of equal ways differ. OUT.csv gets a line a case: the chosen way, the
-fastest, how much longer the chosen one takes, and the times of all in us. By hand, on a machine with a GPU.
+MACHINE.toml is what ``microbench constants -o`` gave on the same machine, from a run of launch_cost launch_layers
+launch_gap launch_queue launch_sync graph_gain graph_lifecycle graph_transitions link_copy link_latency link_pinning
+link_batch, without ``--set``. Random cases (500) are decided by its constants alone, then every way is timed by a C++
+program, lab/crossovers.cu, which needs nvcc. A choice is right if no other way is over 1 % faster: that much the
+times of equal ways differ. OUT.csv gets a line a case: the chosen way, the fastest, how much longer the chosen one
+takes, and the times of all in us. By hand, on a machine with a GPU.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ SOURCES = {
     "launch_cost": "launch.loop.0 launch.latency launch.complete launch.empty",
     "launch_layers": "launch.*.*",
     "launch_gap": "launch.gap* launch.*_stream graph.*_graph graph.wide_blocks",
-    "launch_queue": "launch.queue",
+    "launch_queue": "launch.queue graph.pays_from.*",
     "launch_sync": "launch.sync launch.wait.*",
     "graph_gain": "graph.pays_from.* graph.replay.* graph.replay_way",
     "graph_lifecycle": "graph.make.* graph.capture.* graph.instantiate.* graph.memory.* graph.replay_node",
