@@ -171,10 +171,12 @@ def test_what_was_not_measured_is_missing_and_named(simulated: Path) -> None:
     found = mb.constants(simulated)
     assert found.source.startswith("SIMULATED run ")
     run = found.machine["run"]
-    assert found.missing["launch.queue"] == f"microbench run launch_queue --into {run} --device fake"
+    assert found.missing["launch.queue graph.pays_from.*"] == f"microbench run launch_queue --into {run} --device fake"
     assert str(simulated.parent) not in found.to_toml()
     with pytest.raises(KeyError, match=f"launch.queue was not measured: microbench run launch_queue --into {run}"):
         _ = found["launch.queue"]
+    with pytest.raises(KeyError, match="pays_from.loop.2us was not measured: microbench run launch_queue"):
+        _ = found["graph.pays_from.loop.2us"]
     with pytest.raises(KeyError, match=r"near it are graph\.transition\.memset\.graph"):
         _ = found["graph.transition.memsets.graph"]
     assert {one.benchmark for one in found.values()} == {"graph_transitions", "link_batch"}
