@@ -472,7 +472,7 @@ def test_a_program_that_is_not_python_is_recorded_as_often_as_somebody_asks(plac
     command = ("sh", "-c", f"echo $$ 0; exec {other.program} init paced 100000")
     with Watched(place, tmp_path, "--dormant", command=command, **other.variables) as watched:
         for number in (1, 2, 3):
-            asked = watched.attach("--for", "0.3s")
+            asked = watched.attach("--for", "1s")
             assert asked.returncode == 0, asked.stderr
             assert f"{number:06}.rows" in asked.stderr
             assert "each of 20 kernels" in asked.stderr
