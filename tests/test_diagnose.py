@@ -1510,10 +1510,10 @@ def test_collectives_of_other_sizes_each_time_are_of_like_steps() -> None:
     assert found.steps.likeness == 1
 
 
-def late(several: list[Diagnosis]) -> tuple[ranks.Rank, list[ranks.Rank], float] | None:
-    """The late rank, if the ranks can be compared."""
-    compared = ranks.compared(several)
-    return ranks.late_rank(compared) if compared is not None else None
+def late(several: list[Diagnosis]) -> tuple[list[str], float] | None:
+    """The late ranks and how long the others wait for them; None if none is late, or they cannot be compared."""
+    found = ranks.compared(several)
+    return ([rank.name for rank in found.late], found.late_s) if found is not None and found.late else None
 
 
 def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
@@ -1522,13 +1522,13 @@ def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
         return diagnose(made.trace(rank=number), costs())
 
     several = [rank(0, 0), rank(1, 0), rank(2, 300_000), rank(3, 10_000)]
-    last, others, late_s = late(several)
-    assert (last.name, len(others), late_s) == ("rank 2", 3, pytest.approx(300e-6, rel=0.01))
+    assert late(several) == (["rank 2"], pytest.approx(300e-6, rel=0.01))
     found = ranks.finding(several)
     assert (found.rule, found.severity) == ("diagnose.late_rank", "warning")
     assert "rank 2 comes late: the others wait about 300 µs of each step for it" in found.title
     assert late(several[1:3]) is not None
-    assert late([*several, rank(4, 290_000)]) is None  # two are late
+    assert late([*several, rank(4, 290_000)]) == (["rank 2", "rank 4"], pytest.approx(295e-6, rel=0.01))
+    assert late([*several, rank(4, 290_000), rank(5, 290_000)]) is None  # half of them
     assert late([several[0], several[1], several[3]]) is None
     assert late([diagnosed(training()), *several]) is None  # which rank that is nobody knows
 
@@ -1595,12 +1595,39 @@ def test_the_late_one_of_two_ranks_is_named_and_why(
     found = ranks.finding(several)
     assert found.severity == severity
     if late_ns:
-        last, _, late_s = late(several)
-        assert (last.name, late_s) == ("rank 1", pytest.approx(late_ns * 1e-9, rel=0.05))
+        assert late(several) == (["rank 1"], pytest.approx(late_ns * 1e-9, rel=0.05))
         assert found.title.startswith("rank 1 comes late: rank 0 waits about ")
         assert why in found.advice
     else:
         assert found.title.endswith("to say which one is odd; neither comes late")
+
+
+@pytest.mark.parametrize("late_ones", [(1,), (1, 2), (0, 2, 4)])
+def test_ranks_that_come_late_in_turn_are_named_and_what_the_collectives_need(late_ones: tuple[int, ...]) -> None:
+    made, annotation = [Recorder() for _ in range(5)], RANGE_KINDS.index("annotation")
+    for turn in range(48):
+        for number, one in enumerate(made):
+            if turn % 12 == 0:
+                one.ranges.append((one.now_ns, one.now_ns + 10**9, one.name(f"step#{turn}"), 0, annotation))
+                one.ranges[-2:-1] = [(*row[:1], one.now_ns, *row[2:]) for row in one.ranges[-2:-1]]
+            one.runs(400_000 * (number == late_ones[turn % len(late_ones)]))
+            one.launches(8)
+            one.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30_000, stream=20)
+        end_ns = max(one.ends_ns[20] for one in made)
+        for one in made:
+            one.work[-1] = (one.work[-1][0], end_ns, *one.work[-1][2:])
+            one.ends_ns[20] = end_ns
+            one.wait()
+    several = [diagnose(one.trace(rank=number, epoch_ns=10**18), costs()) for number, one in enumerate(made)]
+    if len(late_ones) == 3:
+        assert late(several) is None
+        return
+    names, late_s = late(several)
+    assert (sorted(names), late_s) == ([f"rank {one}" for one in late_ones], pytest.approx(12 * 400e-6, rel=0.05))
+    title = ranks.finding(several).title
+    assert ("rank 1 comes late: the others wait" in title) == (len(late_ones) == 1)
+    assert ("come late: the others wait about 4.8" in title) == (len(late_ones) == 2)
+    assert "and the collectives themselves need 36" in title
 
 
 def test_a_rank_with_more_work_that_hides_behind_a_slow_host_is_named() -> None:
