@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import ExitStack
 from functools import cache
 from unittest import mock
 
@@ -1430,7 +1431,35 @@ def test_communication_that_nothing_hides_is_no_work() -> None:
     assert (verdict.severity, verdict.rule) == ("warning", "diagnose.bound")
     assert "communication that no other work hides" in verdict.title
     assert advice.title == "No other work hides 400 µs of 400 µs of communication: all-reduce 400 µs"
-    assert "buckets" in advice.advice
+    assert advice.advice.startswith("Start it sooner, so that it runs beside other work. Give the files of all ranks")
+
+
+@pytest.mark.parametrize(("name", "around", "says"), [
+    ("AllReduce", ("DistributedDataParallel.forward",), "DDP's bucket_cap_mb"),
+    ("AllGather", ("FSDP::pre_forward (0)",), "FSDP's forward_prefetch"),
+    ("ReduceScatter", ("autograd::engine::evaluate_function: M", "FSDP::post_backward"), "FSDP's backward_prefetch"),
+    ("AllReduce", ("_ReduceFromModelParallelRegion", "c10d::allreduce_", "nccl:all_reduce"),
+     "_ReduceFromModelParallelRegion launches most of it: tensor parallelism needs each at once"),
+    ("AllGather", ("ProfilerStep#", "Optimizer.step#DistAdam.step", "Torch-Compiled Region: 1/0"),
+     "Optimizer.step#DistAdam.step launches most of it: start each reduction as soon as its gradient is ready"),
+    ("ReduceScatter", ("autograd::engine::evaluate_function: M", "torch::autograd::AccumulateGrad"),
+     "torch::autograd::AccumulateGrad launches most of it: start each reduction as soon as"),
+    ("AllGather", ("aten::op",), "Start it sooner"),
+])  # fmt: skip
+def test_advice_on_communication_names_who_launches_it_and_only_libraries_in_the_trace(
+    name: str, around: tuple[str, ...], says: str
+) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(10, duration_ns=20_000)
+        with ExitStack() as code:
+            for one in around:
+                code.enter_context(made.range(one, "operator"))
+            made.launch(f"ncclDevKernel_{name}_Sum_f32_RING_LL", 400_000, stream=20)
+        made.wait()
+    advice = finding(diagnosed(made), "diagnose.communication").advice
+    assert says in advice
+    assert ("DDP" in advice or "FSDP" in advice) == ("DDP" in says or "FSDP" in says)
 
 
 def test_communication_beside_other_work_is_hidden() -> None:
@@ -1493,10 +1522,10 @@ def test_collectives_that_take_far_longer_than_they_need_wait_for_a_rank(
             made.submit(made.call("cudaLaunchKernel", 3000), "ncclDevKernel_SendRecv", one, 20, blocks=2, size=size)
         made.wait()
     advice = finding(diagnosed(made), "diagnose.communication").advice
-    assert ("microbench diagnose FOLDER" in advice) == bool(waits)
+    assert f"to see {'which' if waits else 'whether one'} comes late: `microbench diagnose FOLDER`" in advice
     assert (waits or "Split the batch in two") in advice
     together = finding(diagnose(made.trace(unread={window.OTHERS: 9}), costs()), "diagnose.communication").advice
-    assert ("Record each rank in a file of its own, and give all" in together) == bool(waits)
+    assert "Record each rank in a file of its own, and give all" in together
 
 
 def test_collectives_of_other_sizes_each_time_are_of_like_steps() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent, size, times, two_times
 from microbench.diagnosis import advice
-from microbench.diagnosis.communication import Collective
+from microbench.diagnosis.communication import PLUMBING, Collective, launching
 from microbench.diagnosis.diagnosis import (
     BUSY,
     SUBMISSION,
@@ -27,7 +27,7 @@ from microbench.diagnosis.diagnosis import (
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
-from microbench.diagnosis.host_time import BETWEEN
+from microbench.diagnosis.host_time import BACKWARD, BETWEEN
 from microbench.diagnosis.idle import Cause, gaps_of, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
@@ -828,18 +828,50 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     )
 
 
-# How to hide each kind of communication behind other work.
-HIDE = {
-    "all-reduce": "Start it while gradients are still computed: smaller buckets (DDP's bucket_cap_mb), or in fewer "
-    "steps by gradient accumulation",
-    "all-gather": "Gather parameters one layer ahead (FSDP's forward_prefetch and backward_prefetch)",
-    "reduce-scatter": "Start it while gradients are still computed (FSDP's backward_prefetch), or in fewer steps by "
-    "gradient accumulation",
-    "all-to-all": "Split the batch in two, and compute one half while the other half's data travels",
-    "send and receive": "Split the batch in two, and compute one half while the other half's data travels",
-}
-OTHERWISE = "Start it sooner, so that it runs beside other work"
-OWN_STREAM = "Submit it to a stream of its own (async_op=True, with work that does not need it before wait())"
+# How to hide communication behind other work: by a name in the code that launches it, or in all of the trace, or by its
+# kind. "." stands for any name.
+ASYNC = "submit it to a stream of its own (async_op=True, with work that does not need it before wait())"
+EARLY = "start each reduction as soon as its gradient is ready, in the backward pass, or reduce in fewer steps"
+HALVES = "split the batch in two, and compute one half while the other half's data travels"
+BY_LAUNCHER = (
+    (re.compile(r"ModelParallel|TensorParallel|VocabParallel|ColumnParallel|RowParallel|tensor_(model_)?parallel|vllm/"),
+     "tensor parallelism needs each at once. Overlap it with products (Megatron's sequence parallelism and "
+     "--tp-comm-overlap, PyTorch's async tensor parallelism), or split the model over fewer GPUs"),
+    (re.compile(r"Optimizer\.step#|torch/optim/"), f"{EARLY}. Gather parameters beside the next forward pass"),
+)  # fmt: skip
+BY_PROGRAM = (
+    ("all-reduce", re.compile(r"DistributedDataParallel|torch\.distributed\.ddp|nn/parallel/distributed\.py"),
+     "start it while gradients are still computed: smaller buckets (DDP's bucket_cap_mb), or in fewer steps "
+     "by gradient accumulation"),
+    ("all-gather", FSDP := re.compile(r"FSDP::|FullyShardedDataParallel|torch/distributed/fsdp/"),
+     "gather parameters one layer ahead (FSDP's forward_prefetch and backward_prefetch)"),
+    ("reduce-scatter", FSDP,
+     "start it while gradients are still computed (FSDP's backward_prefetch), or in fewer steps by gradient "
+     "accumulation"),
+    ("all-to-all", re.compile("."), HALVES),
+    ("send and receive", re.compile("."), HALVES),
+)  # fmt: skip
+OTHERWISE = "start it sooner, so that it runs beside other work"
+
+
+def _hiding(trace: Trace, most: Sequence[Collective]) -> str:
+    """Who launches communication of these kinds, and how to hide it."""
+    stacks, who, named = launching(trace, [one.name for one in most]), Counter[str](), list[str]()
+    for stack, ns in stacks.items():
+        who[next((name for name in reversed(stack) if not PLUMBING.match(name)), "")] += ns
+    for name, _ in who.most_common():
+        named += [name] * bool(name)
+        if 2 * sum(who[one] for one in named) > who.total():
+            break
+    around, kind = stacks.most_common(1)[0][0] if stacks else (), most[0].name
+    changes = [change for mark, change in BY_LAUNCHER if any(map(mark.search, around))]
+    changes += [change for of, mark, change in BY_PROGRAM if of == kind and any(map(mark.search, trace.names))]
+    changes += [EARLY] * any(mark in name for mark in ("autograd::", BACKWARD) for name in around)
+    change = next(iter(changes), ASYNC if most[0].in_turn else OTHERWISE)
+    if 2 * sum(who[name] for name in named) <= who.total():
+        return change[0].upper() + change[1:]
+    launch = f"{listed([plain(one, LONGEST_NAME) for one in named])} launch{'es' * (len(named) == 1)}"
+    return f"{launch} most of it: {change}"
 
 
 def kinds_words(diagnosis: Diagnosis, kinds: Sequence[Collective]) -> str:
@@ -855,15 +887,14 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
     if diagnosis.bound != "communication-bound" and idle.exposed_s <= WARNING * idle.span_s:
         return
     most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
-    change = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
+    together = OTHERS in diagnosis.trace.unread
+    give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
+    change, which = _hiding(diagnosis.trace, most), "whether one"
     if 2 * sum(one.waits_s for one in most) > sum(one.seconds for one in most):
         longest, needs = map(as_time, max(most, key=lambda one: one.waits_s).longest_s)
-        together = OTHERS in diagnosis.trace.unread
-        give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
-        change = (
-            f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}. "
-            f"{give}, to see which comes late: `microbench diagnose FOLDER`"
-        )
+        change = f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}"
+        which = "which"
+    change += f". {give}, to see {which} comes late: `microbench diagnose FOLDER`"
     yield Finding(
         rule="diagnose.communication",
         severity="advice",
@@ -871,7 +902,7 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"No other work hides {as_time(each(diagnosis, idle.exposed_s))} of "
             f"{as_time(each(diagnosis, idle.communication_s))} of communication: {kinds_words(diagnosis, most)}"
         ),
-        text="A part of it may be waiting for a rank that comes late: diagnose the traces of all ranks together.",
+        text="",
         threshold=f"communication beside which nothing else runs takes more than {round_percent(WARNING)} of the time",
         advice=change,
     )
