@@ -23,7 +23,17 @@ from microbench.core.units import as_time, times
 from microbench.diagnosis import lanes, ranks, window, words
 from microbench.diagnosis.advice import program_of
 from microbench.diagnosis.communication import kind_of
-from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
+from microbench.diagnosis.diagnosis import (
+    ELSEWHERE,
+    PROCESSES,
+    Diagnosis,
+    Foreseen,
+    Graph,
+    Remedy,
+    Step,
+    _on_gpu,
+    diagnose,
+)
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.gpu_use import pages_s, unfilled_s
 from microbench.diagnosis.health import checks
@@ -1246,6 +1256,53 @@ def test_pages_that_the_driver_moves_are_named() -> None:
     assert finding(diagnosed(made), "diagnose.migrations").title.startswith(beginning)
     assert "diagnose.migrations" not in rules(diagnosed(steps_of()))
     assert "diagnose.migrations" not in rules(moving_pages("HtoD", 100_000, "prefetched "))
+
+
+def test_a_pageable_copy_that_begins_long_after_its_call_has_waited_for_nothing() -> None:
+    def copying(behind_ns: int) -> Diagnosis:
+        made = Recorder()
+        for _ in range(12):
+            made.runs(300_000)
+            made.launch("kernel_0", behind_ns)
+            call = made.call("cudaMemcpyAsync", 20_000)
+            made.submit(call, "Memcpy", 10_000, kind="copy", memories=("pageable", "device"), size=131_072)
+            for kernel in range(1, 10):
+                made.runs(20_000)
+                made.launch(f"kernel_{kernel}", 40_000)
+            made.wait()
+        return diagnosed(made)
+
+    for behind_ns, waits in ((100_000, 1), (2000, 2)):  # the host waits at the end of the step, too
+        found = copying(behind_ns)
+        assert sum(isinstance(part, Wait) for part in found.recorded.workload.parts) == waits
+
+
+def test_where_the_gpu_makes_the_step_long_only_faster_copies_help_and_no_more_than_they_take() -> None:
+    step = replace(diagnosed(steps_of()).step, unwatched_s=0.7, low_s=0.6, high_s=0.8)
+    foreseen = Foreseen(step, "", None, tuple(Remedy(name, name, 0.5, 1.4) for name in ("pinned", "fuse", "graph")))
+    limited = _on_gpu(foreseen, 0.9, 0.1)
+    assert limited.step.unwatched_s == limited.step.low_s == limited.step.high_s == 0.9
+    (pinned,) = limited.remedies
+    assert (pinned.name, pinned.step_s, pinned.speedup) == ("pinned", pytest.approx(0.8), pytest.approx(9 / 8))
+    assert limited.why_no_graph == "a graph would save less than 3 % of the step"
+    assert _on_gpu(foreseen, 0.9, 0.02).remedies == ()
+    assert _on_gpu(foreseen, 0.65, 0.0).remedies == foreseen.remedies
+
+
+def test_prefetched_pages_that_take_longer_than_kernels_are_copies_and_no_launches() -> None:
+    made = Recorder()
+    for kernel in range(4):
+        made.launch(f"kernel_{kernel}", 1_250_000)
+    made.wait("cudaDeviceSynchronize")
+    name = made.name(f"{MIGRATION}prefetched Memcpy DtoH")
+    call = made.call("cudaMemPrefetchAsync", 64 * 200_000)
+    for page in range(64):
+        begin_ns = made.calls[call][0] + 200_000 * page + 30_000
+        made.work.append((begin_ns, begin_ns + 165_000, 7, 2 << 20, 0, NONE, NONE, name, 0, 0, 1, 0, 0))
+    found = diagnosed(made)
+    assert (found.bound, found.share("other calls")) == ("copy-bound", 0)
+    assert finding(found, "diagnose.copies_alone").title == "The GPU does nothing but copy for 10.6 ms (59.3 %)"
+    assert finding(found, "diagnose.copies").advice.startswith("Prefetch only what is read next")
 
 
 def moving_pages(way: str, apart_ns: int, cause: str = "") -> Diagnosis:

@@ -921,6 +921,8 @@ def _copying(trace: Trace) -> str:
     copies = trace.work[trace.work["kind"] == WORK_KINDS.index("copy")]
     if 2 * np.count_nonzero(advice.values_read(trace)) > len(copies):
         return "Read values back less often, once in several steps, or decide on the GPU: the host waits for each"
+    if any("prefetched" in name_of(trace, name) for name in np.unique(copies["name"]).tolist()):
+        return "Prefetch only what is read next, ahead of it, in another stream"
     known = [MEMORIES.index(memory) for memory in ("pinned", "device")]
     pinned = np.isin(copies["source"], known).all() and np.isin(copies["target"], known).all()
     return f"{'Copy' if pinned else 'Pin the memory and copy'} ahead of the step, in another stream"
