@@ -1258,6 +1258,27 @@ def test_pages_that_the_driver_moves_are_named() -> None:
     assert "diagnose.migrations" not in rules(moving_pages("HtoD", 100_000, "prefetched "))
 
 
+def test_a_gpu_that_is_busy_but_for_what_happens_once_is_the_limit() -> None:
+    made = Recorder()
+    for kernel in range(12):
+        made.launch(f"kernel_{kernel}", 600_000)
+        if kernel == 2:
+            made.wait()
+            made.call("cudaMalloc", 1_000_000)
+    assert diagnosed(made).bound == "GPU-bound"
+    made.work = [(begin, begin + (end - begin) // 2, *more) for begin, end, *more in made.work]
+    assert diagnosed(made).bound != "GPU-bound"
+
+
+def test_work_of_unknown_streams_may_overlap() -> None:
+    trace = steps_of(duration_ns=50_000, between_ns=1000).trace()
+    for stream, wrong in ((7, True), (NONE, False)):
+        work = trace.work.copy()
+        work["stream"], work["begin_ns"] = stream, work["begin_ns"] - 20_000
+        found = {check.name for check in checks(replace(trace, work=work), None)}
+        assert ("kernels and copies of one stream that overlap" in found) == wrong
+
+
 def test_a_pageable_copy_that_begins_long_after_its_call_has_waited_for_nothing() -> None:
     def copying(behind_ns: int) -> Diagnosis:
         made = Recorder()

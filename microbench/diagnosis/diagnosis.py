@@ -345,8 +345,8 @@ def _bound(
     if found is None or found.span_s <= 0:
         return None
     recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
-    works_s = found.busy_s - found.exposed_s
-    if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s):
+    works_s, once_s = found.busy_s - found.exposed_s, found.first_use_s if step is None else 0.0
+    if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s - once_s):
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     if step is None and _starts(found):
         return "start-up"
