@@ -1149,7 +1149,23 @@ def test_a_single_pause_says_nothing_of_how_work_is_submitted() -> None:
     assert (found.step, found.bound) == (None, "host-bound")
     (told,) = (one for one in words.findings(found) if one.severity == "advice")
     assert told.rule == "diagnose.one_pause"
-    assert told.title == "A single pause of 700 ms is most of the idle time, and no step repeats"
+    assert (
+        told.title
+        == "A single pause of 700 ms between two cudaLaunchKernel is most of the idle time, and no step repeats"
+    )
+    assert told.advice.startswith("Record for longer")
+    copied = Recorder()  # a program without Python, whose largest cause is the host's own time
+    copied.launch("kernel", 3000)
+    for _ in range(30):
+        copied.runs(4_000_000)
+        at = copied.call("cudaMemcpyAsync", 2_000_000)
+        copied.work_at(at, copied.now_ns - 1000, 900, 4096, ("pageable", "device"))
+        copied.launch(f"kernel_{copied.now_ns}", 3000)
+    native = diagnose(copied.trace(format="Nsight Systems"), costs())
+    assert (native.step, native.bound) == (None, "host-bound")
+    first, *rest = (one for one in words.findings(native) if one.severity == "advice")
+    assert (first.rule, "diagnose.copies" in {one.rule for one in rest}) == ("diagnose.one_pause", True)
+    assert first.advice.startswith("If the host computes there, do it on the GPU")
 
 
 @pytest.mark.parametrize("place", ["jax/_src/compiler.py", "torch/_inductor/compile_fx.py"])

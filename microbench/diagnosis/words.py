@@ -23,12 +23,13 @@ from microbench.diagnosis.diagnosis import (
     Step,
     another_gpu,
     each,
+    window_of,
 )
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
 from microbench.diagnosis.host_time import BACKWARD, BETWEEN
-from microbench.diagnosis.idle import Cause, gaps_of, owners, said
+from microbench.diagnosis.idle import Cause, Idle, gaps_of, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
     ELSEWHERE,
@@ -81,9 +82,11 @@ BOUNDS: dict[Bound, str] = {
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
     gains = _gains(diagnosis)
+    doubtful = diagnosis.graph is not None and diagnosis.graph.doubtful
     changes = [
         one
         for of in (
+            *([_watched] * doubtful),
             _best,
             _of_graph,
             _small_copies,
@@ -100,6 +103,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *_verdict(diagnosis),
         *_given(diagnosis),
         *_health(diagnosis),
+        *([] if doubtful else _watched(diagnosis)),
         *_machine(diagnosis),
         *_before(diagnosis),
         *sorted(changes, key=lambda one: -gains.get(one.rule, 0.0)),
@@ -120,7 +124,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.best": free_s - diagnosis.remedies[0].step_s if diagnosis.remedies else 0.0,
         "diagnose.small_copies": free_s - min(_with_s(diagnosis, way) for way in BATCHED),
         "diagnose.wait_behind": free_s - _with_s(diagnosis, "waits"),
-        "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
+        "diagnose.graph": graph_s, "diagnose.watched": late_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
         "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
         "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
@@ -128,7 +132,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
         "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
-        "diagnose.one_pause": idle.longest_s,
+        "diagnose.one_pause": max(idle.longest_s, idle.pauses_s),
         "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
     }  # fmt: skip
 
@@ -333,6 +337,10 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 text="",
                 threshold=f"the window with most launches lacks the record of more than {percent(MOST_UNKNOWN)}",
             )
+
+
+def _watched(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """What the recorder takes of a step. That is advice where nobody knows without it whether a graph helps."""
     step = diagnosis.step
     if (
         step is not None
@@ -771,21 +779,37 @@ def _paused_s(recorded: Recorded, owners_: Collection[str]) -> float:
     return sum(found) / recorded.steps
 
 
+def _around(diagnosis: Diagnosis, idle: Idle) -> str:
+    """The calls around the longest idle interval: " between cudaMemcpy and cudaLaunchKernel"; "" if unknown."""
+    trace = diagnosis.trace
+    gaps = gaps_of(trace.work, idle.device, *window_of(trace, diagnosis.steps))
+    until = int(np.append(trace.work["call"], NONE)[gaps.work[np.argmax(gaps.end_ns - gaps.begin_ns)]])
+    before = np.flatnonzero(trace.calls["thread"][: max(until, 0)] == trace.calls["thread"][until : until + 1])
+    names = [plain(name_of(trace, trace.calls["name"][at])) for at in (*before[-1:], until)]
+    return f" between {' and '.join(names) if names[0] != names[-1] else f'two {names[0]}'}" if len(before) else ""
+
+
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
     step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
     idle = diagnosis.idle
     single, bound = idle is not None and idle.longest_s >= idle.idle_s / 2, diagnosis.bound
     if idle is not None and step is None and bound == "host-bound" and (single or 2 * idle.pauses_s > idle.idle_s):
-        what = f"A single pause of {as_time(idle.longest_s)} is" if single else "Pauses of more than 1 ms are"
-        longer = "Record for longer, until steps repeat: first calls load code and choose kernels"
+        what = "Pauses of more than 1 ms are"
+        if single:
+            what = f"A single pause of {as_time(idle.longest_s)}{_around(diagnosis, idle)} is"
+        change = "Do what lies in them once, or ahead in another thread or process"
+        if said(diagnosis.trace, BETWEEN) != BETWEEN:
+            change = "If the host computes there, do it on the GPU, in several threads, or beside the GPU's work"
+        elif single:
+            change = "Record for longer, until steps repeat: first calls load code and choose kernels"
         yield Finding(
             rule="diagnose.one_pause",
             severity="advice",
             title=f"{what} most of the idle time, and no step repeats",
             text="",
             threshold="no step repeats, and one idle interval, or all with more than 1 ms between calls, is half of it",
-            advice=longer if single else "Do what lies in them once, or ahead in another thread or process",
+            advice=change,
         )
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
