@@ -54,7 +54,7 @@ LINES = {
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3499,  # bytes of collectives
-    "diagnosis": 7650,  # what changed; largest kernels; what to record anew; who pauses; small copies; waits for ranks
+    "diagnosis": 7661,  # what changed; largest kernels; what to record anew; who pauses; small copies; waits for ranks
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8117,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
