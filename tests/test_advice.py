@@ -167,6 +167,16 @@ def test_a_graph_that_may_not_pay_is_said_so_and_is_no_advice() -> None:
     unsure = msgspec.structs.replace(profiled, graph=msgspec.structs.replace(profiled.graph, speedup_low=0.62))
     assert in_order(profiled)[0] == "diagnose.graph"
     assert in_order(unsure)[0] == "diagnose.watched", "first it must be known how long a step is"
+    pausing = Recorder()
+    for _ in range(12):
+        pausing.runs(5_000_000)
+        pausing.launches(100, 8_000, 2_000)
+        pausing.wait()
+    paused = diagnosed(pausing)
+    assert (paused.bound, paused.graph is not None) == ("host-bound", True)
+    unsure = msgspec.structs.replace(paused, graph=msgspec.structs.replace(paused.graph, speedup_low=0.62), remedies=())
+    assert in_order(unsure)[0] == "diagnose.pauses", "the largest cause"
+    assert "diagnose.watched" in in_order(unsure)
 
 
 def test_a_wait_behind_each_step_is_told_beside_the_graph() -> None:

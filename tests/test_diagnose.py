@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import ExitStack
 from functools import cache
 from unittest import mock
 
@@ -23,7 +24,17 @@ from microbench.diagnosis import lanes, ranks, window, words
 from microbench.diagnosis import steps as step_finding
 from microbench.diagnosis.advice import program_of
 from microbench.diagnosis.communication import kind_of
-from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
+from microbench.diagnosis.diagnosis import (
+    ELSEWHERE,
+    PROCESSES,
+    Diagnosis,
+    Foreseen,
+    Graph,
+    Remedy,
+    Step,
+    _on_gpu,
+    diagnose,
+)
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.gpu_use import pages_s, unfilled_s
 from microbench.diagnosis.health import checks
@@ -1163,7 +1174,23 @@ def test_a_single_pause_says_nothing_of_how_work_is_submitted() -> None:
     assert (found.step, found.bound) == (None, "host-bound")
     (told,) = (one for one in words.findings(found) if one.severity == "advice")
     assert told.rule == "diagnose.one_pause"
-    assert told.title == "A single pause of 700 ms is most of the idle time, and no step repeats"
+    assert (
+        told.title
+        == "A single pause of 700 ms between two cudaLaunchKernel is most of the idle time, and no step repeats"
+    )
+    assert told.advice.startswith("Record for longer")
+    copied = Recorder()  # a program without Python, whose largest cause is the host's own time
+    copied.launch("kernel", 3000)
+    for _ in range(30):
+        copied.runs(4_000_000)
+        at = copied.call("cudaMemcpyAsync", 2_000_000)
+        copied.work_at(at, copied.now_ns - 1000, 900, 4096, ("pageable", "device"))
+        copied.launch(f"kernel_{copied.now_ns}", 3000)
+    native = diagnose(copied.trace(format="Nsight Systems"), costs())
+    assert (native.step, native.bound) == (None, "host-bound")
+    first, *rest = (one for one in words.findings(native) if one.severity == "advice")
+    assert (first.rule, "diagnose.copies" in {one.rule for one in rest}) == ("diagnose.one_pause", True)
+    assert first.advice.startswith("If the host computes there, do it on the GPU")
 
 
 @pytest.mark.parametrize("place", ["jax/_src/compiler.py", "torch/_inductor/compile_fx.py"])
@@ -1270,6 +1297,74 @@ def test_pages_that_the_driver_moves_are_named() -> None:
     assert finding(diagnosed(made), "diagnose.migrations").title.startswith(beginning)
     assert "diagnose.migrations" not in rules(diagnosed(steps_of()))
     assert "diagnose.migrations" not in rules(moving_pages("HtoD", 100_000, "prefetched "))
+
+
+def test_a_gpu_that_is_busy_but_for_what_happens_once_is_the_limit() -> None:
+    made = Recorder()
+    for kernel in range(12):
+        made.launch(f"kernel_{kernel}", 600_000)
+        if kernel == 2:
+            made.wait()
+            made.call("cudaMalloc", 1_000_000)
+    assert diagnosed(made).bound == "GPU-bound"
+    made.work = [(begin, begin + (end - begin) // 2, *more) for begin, end, *more in made.work]
+    assert diagnosed(made).bound != "GPU-bound"
+
+
+def test_work_of_unknown_streams_may_overlap() -> None:
+    trace = steps_of(duration_ns=50_000, between_ns=1000).trace()
+    for stream, wrong in ((7, True), (NONE, False)):
+        work = trace.work.copy()
+        work["stream"], work["begin_ns"] = stream, work["begin_ns"] - 20_000
+        found = {check.name for check in checks(replace(trace, work=work), None)}
+        assert ("kernels and copies of one stream that overlap" in found) == wrong
+
+
+def test_a_pageable_copy_that_begins_long_after_its_call_has_waited_for_nothing() -> None:
+    def copying(behind_ns: int) -> Diagnosis:
+        made = Recorder()
+        for _ in range(12):
+            made.runs(300_000)
+            made.launch("kernel_0", behind_ns)
+            call = made.call("cudaMemcpyAsync", 20_000)
+            made.submit(call, "Memcpy", 10_000, kind="copy", memories=("pageable", "device"), size=131_072)
+            for kernel in range(1, 10):
+                made.runs(20_000)
+                made.launch(f"kernel_{kernel}", 40_000)
+            made.wait()
+        return diagnosed(made)
+
+    for behind_ns, waits in ((100_000, 1), (2000, 2)):  # the host waits at the end of the step, too
+        found = copying(behind_ns)
+        assert sum(isinstance(part, Wait) for part in found.recorded.workload.parts) == waits
+
+
+def test_where_the_gpu_makes_the_step_long_only_faster_copies_help_and_no_more_than_they_take() -> None:
+    step = replace(diagnosed(steps_of()).step, unwatched_s=0.7, low_s=0.6, high_s=0.8)
+    foreseen = Foreseen(step, "", None, tuple(Remedy(name, name, 0.5, 1.4) for name in ("pinned", "fuse", "graph")))
+    limited = _on_gpu(foreseen, 0.9, 0.1)
+    assert limited.step.unwatched_s == limited.step.low_s == limited.step.high_s == 0.9
+    (pinned,) = limited.remedies
+    assert (pinned.name, pinned.step_s, pinned.speedup) == ("pinned", pytest.approx(0.8), pytest.approx(9 / 8))
+    assert limited.why_no_graph == "a graph would save less than 3 % of the step"
+    assert _on_gpu(foreseen, 0.9, 0.02).remedies == ()
+    assert _on_gpu(foreseen, 0.65, 0.0).remedies == foreseen.remedies
+
+
+def test_prefetched_pages_that_take_longer_than_kernels_are_copies_and_no_launches() -> None:
+    made = Recorder()
+    for kernel in range(4):
+        made.launch(f"kernel_{kernel}", 1_250_000)
+    made.wait("cudaDeviceSynchronize")
+    name = made.name(f"{MIGRATION}prefetched Memcpy DtoH")
+    call = made.call("cudaMemPrefetchAsync", 64 * 200_000)
+    for page in range(64):
+        begin_ns = made.calls[call][0] + 200_000 * page + 30_000
+        made.work.append((begin_ns, begin_ns + 165_000, 7, 2 << 20, 0, NONE, NONE, name, 0, 0, 1, 0, 0))
+    found = diagnosed(made)
+    assert (found.bound, found.share("other calls")) == ("copy-bound", 0)
+    assert finding(found, "diagnose.copies_alone").title == "The GPU does nothing but copy for 10.6 ms (59.3 %)"
+    assert finding(found, "diagnose.copies").advice.startswith("Prefetch only what is read next")
 
 
 def moving_pages(way: str, apart_ns: int, cause: str = "") -> Diagnosis:
@@ -1455,7 +1550,35 @@ def test_communication_that_nothing_hides_is_no_work() -> None:
     assert (verdict.severity, verdict.rule) == ("warning", "diagnose.bound")
     assert "communication that no other work hides" in verdict.title
     assert advice.title == "No other work hides 400 µs of 400 µs of communication: all-reduce 400 µs"
-    assert "buckets" in advice.advice
+    assert advice.advice.startswith("Start it sooner, so that it runs beside other work. Give the files of all ranks")
+
+
+@pytest.mark.parametrize(("name", "around", "says"), [
+    ("AllReduce", ("DistributedDataParallel.forward",), "DDP's bucket_cap_mb"),
+    ("AllGather", ("FSDP::pre_forward (0)",), "FSDP's forward_prefetch"),
+    ("ReduceScatter", ("autograd::engine::evaluate_function: M", "FSDP::post_backward"), "FSDP's backward_prefetch"),
+    ("AllReduce", ("_ReduceFromModelParallelRegion", "c10d::allreduce_", "nccl:all_reduce"),
+     "_ReduceFromModelParallelRegion launches most of it: tensor parallelism needs each at once"),
+    ("AllGather", ("ProfilerStep#", "Optimizer.step#DistAdam.step", "Torch-Compiled Region: 1/0"),
+     "Optimizer.step#DistAdam.step launches most of it: start each reduction as soon as its gradient is ready"),
+    ("ReduceScatter", ("autograd::engine::evaluate_function: M", "torch::autograd::AccumulateGrad"),
+     "torch::autograd::AccumulateGrad launches most of it: start each reduction as soon as"),
+    ("AllGather", ("aten::op",), "Start it sooner"),
+])  # fmt: skip
+def test_advice_on_communication_names_who_launches_it_and_only_libraries_in_the_trace(
+    name: str, around: tuple[str, ...], says: str
+) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(10, duration_ns=20_000)
+        with ExitStack() as code:
+            for one in around:
+                code.enter_context(made.range(one, "operator"))
+            made.launch(f"ncclDevKernel_{name}_Sum_f32_RING_LL", 400_000, stream=20)
+        made.wait()
+    advice = finding(diagnosed(made), "diagnose.communication").advice
+    assert says in advice
+    assert ("DDP" in advice or "FSDP" in advice) == ("DDP" in says or "FSDP" in says)
 
 
 def test_communication_beside_other_work_is_hidden() -> None:
@@ -1518,11 +1641,10 @@ def test_collectives_that_take_far_longer_than_they_need_wait_for_a_rank(
             made.submit(made.call("cudaLaunchKernel", 3000), "ncclDevKernel_SendRecv", one, 20, blocks=2, size=size)
         made.wait()
     advice = finding(diagnosed(made), "diagnose.communication").advice
-    assert ("microbench diagnose FOLDER" in advice) == (bool(waits) or not size)
-    assert ("It may wait for another rank" in advice) == (not waits and not size)
-    assert (waits or "plit the batch in two") in advice
+    assert f"to see {'which' if waits else 'whether one'} comes late: `microbench diagnose FOLDER`" in advice
+    assert (waits or "Split the batch in two") in advice
     together = finding(diagnose(made.trace(unread={window.OTHERS: 9}), costs()), "diagnose.communication").advice
-    assert ("Record each rank in a file of its own, and give all" in together) == (bool(waits) or not size)
+    assert "Record each rank in a file of its own, and give all" in together
 
 
 def test_collectives_of_other_sizes_each_time_are_of_like_steps() -> None:
@@ -1536,10 +1658,10 @@ def test_collectives_of_other_sizes_each_time_are_of_like_steps() -> None:
     assert found.steps.likeness == 1
 
 
-def late(several: list[Diagnosis]) -> tuple[ranks.Rank, list[ranks.Rank], float] | None:
-    """The late rank, if the ranks can be compared."""
-    compared = ranks.compared(several)
-    return ranks.late_rank(compared) if compared is not None else None
+def late(several: list[Diagnosis]) -> tuple[list[str], float] | None:
+    """The late ranks and how long the others wait for them; None if none is late, or they cannot be compared."""
+    found = ranks.compared(several)
+    return ([rank.name for rank in found.late], found.late_s) if found is not None and found.late else None
 
 
 def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
@@ -1548,13 +1670,13 @@ def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
         return diagnose(made.trace(rank=number), costs())
 
     several = [rank(0, 0), rank(1, 0), rank(2, 300_000), rank(3, 10_000)]
-    last, others, late_s = late(several)
-    assert (last.name, len(others), late_s) == ("rank 2", 3, pytest.approx(300e-6, rel=0.01))
+    assert late(several) == (["rank 2"], pytest.approx(300e-6, rel=0.01))
     found = ranks.finding(several)
     assert (found.rule, found.severity) == ("diagnose.late_rank", "warning")
     assert "rank 2 comes late: the others wait about 300 µs of each step for it" in found.title
     assert late(several[1:3]) is not None
-    assert late([*several, rank(4, 290_000)]) is None  # two are late
+    assert late([*several, rank(4, 290_000)]) == (["rank 2", "rank 4"], pytest.approx(295e-6, rel=0.01))
+    assert late([*several, rank(4, 290_000), rank(5, 290_000)]) is None  # half of them
     assert late([several[0], several[1], several[3]]) is None
     assert late([diagnosed(training()), *several]) is None  # which rank that is nobody knows
 
@@ -1621,12 +1743,39 @@ def test_the_late_one_of_two_ranks_is_named_and_why(
     found = ranks.finding(several)
     assert found.severity == severity
     if late_ns:
-        last, _, late_s = late(several)
-        assert (last.name, late_s) == ("rank 1", pytest.approx(late_ns * 1e-9, rel=0.05))
+        assert late(several) == (["rank 1"], pytest.approx(late_ns * 1e-9, rel=0.05))
         assert found.title.startswith("rank 1 comes late: rank 0 waits about ")
         assert why in found.advice
     else:
         assert found.title.endswith("to say which one is odd; neither comes late")
+
+
+@pytest.mark.parametrize("late_ones", [(1,), (1, 2), (0, 2, 4)])
+def test_ranks_that_come_late_in_turn_are_named_and_what_the_collectives_need(late_ones: tuple[int, ...]) -> None:
+    made, annotation = [Recorder() for _ in range(5)], RANGE_KINDS.index("annotation")
+    for turn in range(48):
+        for number, one in enumerate(made):
+            if turn % 12 == 0:
+                one.ranges.append((one.now_ns, one.now_ns + 10**9, one.name(f"step#{turn}"), 0, annotation))
+                one.ranges[-2:-1] = [(*row[:1], one.now_ns, *row[2:]) for row in one.ranges[-2:-1]]
+            one.runs(400_000 * (number == late_ones[turn % len(late_ones)]))
+            one.launches(8)
+            one.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30_000, stream=20)
+        end_ns = max(one.ends_ns[20] for one in made)
+        for one in made:
+            one.work[-1] = (one.work[-1][0], end_ns, *one.work[-1][2:])
+            one.ends_ns[20] = end_ns
+            one.wait()
+    several = [diagnose(one.trace(rank=number, epoch_ns=10**18), costs()) for number, one in enumerate(made)]
+    if len(late_ones) == 3:
+        assert late(several) is None
+        return
+    names, late_s = late(several)
+    assert (sorted(names), late_s) == ([f"rank {one}" for one in late_ones], pytest.approx(12 * 400e-6, rel=0.05))
+    title = ranks.finding(several).title
+    assert ("rank 1 comes late: the others wait" in title) == (len(late_ones) == 1)
+    assert ("come late: the others wait about 4.8" in title) == (len(late_ones) == 2)
+    assert "and the collectives themselves need 36" in title
 
 
 def test_a_rank_with_more_work_that_hides_behind_a_slow_host_is_named() -> None:

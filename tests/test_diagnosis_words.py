@@ -48,6 +48,18 @@ def never_repeating() -> Recorder:
     return made
 
 
+def test_graphs_without_kernels_that_keep_the_gpu_busy_are_to_be_recorded_with_them() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.submit(made.call("cudaGraphLaunch", 9000), "graph", 5_000_000, kind="graph")
+        made.wait()
+    found = diagnosed(made)
+    assert found.bound == "GPU-bound"
+    told = finding(found, "diagnose.kernels")
+    assert told.title == "Graphs whose kernels were not recorded take 5.00 ms, 99.8 % of the step"
+    assert "--cuda-graph-trace=node" in told.advice
+
+
 def test_without_steps_words_and_json_have_the_time_of_the_whole_trace() -> None:
     found = diagnosed(never_repeating())
     assert found.steps is None

@@ -53,8 +53,8 @@ LINES = {
     "model": 3999,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
-    "traces": 3508,  # bytes of collectives; calls inside others
-    "diagnosis": 7708,  # what changed; largest kernels; what to record anew; who pauses; what waits delay; steps apart
+    "traces": 3516,  # bytes of collectives; calls inside others
+    "diagnosis": 7846,  # what changed; largest kernels; what to record anew; who pauses; waits for ranks; steps apart
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8130,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches

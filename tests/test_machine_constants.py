@@ -175,7 +175,7 @@ def test_what_was_not_measured_is_missing_and_named(simulated: Path) -> None:
     assert str(simulated.parent) not in found.to_toml()
     with pytest.raises(KeyError, match=f"launch.queue was not measured: microbench run launch_queue --into {run}"):
         _ = found["launch.queue"]
-    with pytest.raises(KeyError, match="pays_from.loop.2us was not measured: microbench run launch_queue"):
+    with pytest.raises(KeyError, match=r"pays_from\.loop\.2us was not measured: microbench run launch_queue"):
         _ = found["graph.pays_from.loop.2us"]
     with pytest.raises(KeyError, match=r"near it are graph\.transition\.memset\.graph"):
         _ = found["graph.transition.memsets.graph"]

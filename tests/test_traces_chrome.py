@@ -168,6 +168,22 @@ def test_every_field(read: Read) -> None:
 
 
 @both
+def test_other_words_for_kernels_copies_and_correlations(read: Read) -> None:
+    """As converters from CUPTI write them."""
+    events = [
+        {**call(0, 4_000, 0, "Runtime: cudaMemcpy_v3020"), "cat": "CUDA_Runtime", "args": {"correlationId": 8}},
+        {"ph": "X", "cat": "MemCopy", "name": "MemCopy: HtoD", **at(1_000, 900), "args": {"correlationId": 8}},
+        {**call(5_000, 4_000, 0, "Runtime: cudaLaunchKernel_v7000"), "args": {"cbid": "211", "correlationId": 9}},
+        {"ph": "X", "cat": "GPU_Kernel", "name": "Kernel: daxpy", **at(10_000, 9_000), "args": {"correlationId": 9}},
+    ]
+    trace = read(dumps({"traceEvents": events}))
+    assert trace.format == "Chrome trace"
+    assert submitted(trace) == [
+        ("MemCopy: HtoD", "Runtime: cudaMemcpy_v3020"), ("Kernel: daxpy", "Runtime: cudaLaunchKernel_v7000"),
+    ]  # fmt: skip
+
+
+@both
 def test_collectives_have_the_bytes_that_a_rank_gives(read: Read) -> None:
     given: tuple[tuple[Any, Any], ...] = (
         (2048, "Float"), (2048, "BFloat16"), ("7", "Byte"), (2048, "Unknown"), (2**62, "Long"), (-3, "Float"),
@@ -524,6 +540,13 @@ HIP = [{**call(0, 5, 1, "hipLaunchKernel")}, kernel(10, 5, 1)]
 REFUSED = {
     "hip": (dumps({"traceEvents": HIP}), "AMD"),
     "amd": (dumps({**document(sample()), "deviceProperties": [{"id": 0, "name": "AMD Instinct MI300X"}]}), "AMD"),
+    **{
+        f"named {name}": (dumps([{"ph": "X", "name": name, "pid": process, "tid": "1", **at(0, 5)}]), words)
+        for name, process, words in (
+            ("hipLaunchKernel", "1087077", "AMD"), ("gemm.kd", "6", "AMD"), ("add(HIP_vector_type<int>)", "6", "AMD"),
+            ("aten::conv2d", "CUDA functions", "old profiler .* timed whole operators"), ("add", "6", "nothing says"),
+        )
+    },
     "cpu only": (dumps(document([host(0, 5, "aten::add")])), "no CUDA call"),
     "no events": (dumps(document([])), "no CUDA call"),
     "other json": (b'{"a": [1, 2, 3]}', "no trace"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from microbench.diagnosis.host_time import slices
 from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace
 
 IntArray = npt.NDArray[np.int64]
@@ -29,6 +32,10 @@ KINDS = re.compile(
     re.IGNORECASE,
 )
 OTHER_KIND = "communication"
+# Ranges of host code that say nothing of who launches it.
+PLUMBING = re.compile(
+    r"c10d::|nccl:|record_param_comms|aten::|autograd::engine|ProfilerStep|Torch-Compiled|## Call|<|torch/|nn\.Module: "
+)
 # A collective that takes so many times what it needs waits: what it needs is the shortest of its size, or what slow
 # Ethernet (1 Gbit/s) takes. Where sizes are unknown, it is the median of its name, from so many on.
 WAITS, WAITS_UNSIZED, FEWEST_ALIKE = 10, 100, 3
@@ -79,6 +86,21 @@ def kinds_of_work(trace: Trace) -> tuple[tuple[str, ...], IntArray]:
     stream = stream.ravel()
     own = 2 * np.bincount(stream, weights=found != NONE) > np.bincount(stream, weights=work["kind"] == kernel)
     return kinds, np.where((work["kind"] != kernel) & own[stream], kinds.index(OTHER_KIND), found)
+
+
+def launching(trace: Trace, kinds: Collection[str]) -> Counter[tuple[str, ...]]:
+    """The ranges of host code around the calls that launch such communication, the outermost first, with the time of
+    their work in ns."""
+    names, kind = kinds_of_work(trace)
+    own = np.isin(kind, [names.index(one) for one in kinds]) & (trace.work["call"] != NONE)
+    work, found = trace.work[own], Counter[tuple[str, ...]]()
+    calls = trace.calls[work["call"]]
+    for thread in np.unique(calls["thread"]).tolist():
+        of, here = slices(trace, thread), calls["thread"] == thread
+        paths = of.path[np.searchsorted(of.edges_ns, calls["begin_ns"][here], "right") - 1].tolist()
+        for path, ns in zip(paths, (work["end_ns"] - work["begin_ns"])[here].tolist(), strict=True):
+            found[of.stacks[path]] += ns
+    return found
 
 
 class Exchanged(NamedTuple):

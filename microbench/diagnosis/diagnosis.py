@@ -52,6 +52,7 @@ CHANGES: Mapping[Change, str] = {
     "pauses": "take the program's own work between launches off this thread",
     "allocation": "keep memory in a pool instead of allocating it in each step",
 }
+FASTER_COPIES = ("pinned", *BATCHED)
 # Bisection steps in the search for the share of the host time at which the played step takes the given time.
 HALVINGS = 16
 # The host makes a step long if the step would take less than this share of its time without the host's.
@@ -250,10 +251,9 @@ def diagnose(
         others_s = (found.exposed_s + found.copies_s) / steps.count if found is not None else 0.0
         foreseen = _foreseen(steps, typical, fit, health, costs, known, latencies, beyond, others_s)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
-        if known is None and found is not None and foreseen.step is not None:  # a step is no shorter than its work
-            works_s, one = found.busy_s / steps.count / (1 + LONGER_WORK), foreseen.step
-            ends = {end: max(getattr(one, end), works_s) for end in ("unwatched_s", "low_s", "high_s")}
-            foreseen = foreseen._replace(step=msgspec.structs.replace(one, **ends))
+        if known is None and found is not None:
+            works_s, copied_s = (one_s / steps.count for one_s in (found.busy_s / (1 + LONGER_WORK), found.copies_s))
+            foreseen = _on_gpu(foreseen, works_s, copied_s)
         if given is not None and foreseen.step is not None:
             told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
             foreseen = foreseen._replace(step=told)
@@ -349,16 +349,16 @@ def _bound(
     calls. Late launches count as wait-bound if removing waits saves most, and as far as the host had waited for a busy
     GPU before, which its own work behind the wait explains first.
     If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
-    no work: the step is communication-bound if no cause of idle time takes more. Without steps, calls that do something
-    for the first time are the program's start, long pauses are the program's own, and launches and pauses count
-    together for the larger one.
+    no work: the step is communication-bound if no cause of idle time takes more. So are copies where no step tells what
+    faster ones would save. Without steps, calls that do something for the first time are the program's start, long
+    pauses are the program's own, and launches and pauses count together for the larger one.
     If the GPU itself pauses between queued kernels for that long, the step is GPU-bound.
     """
     if found is None or found.span_s <= 0:
         return None
     recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
-    works_s = found.busy_s - found.exposed_s
-    if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s):
+    works_s, once_s = found.busy_s - found.exposed_s, found.first_use_s if step is None else 0.0
+    if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s - once_s):
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     if step is None and _starts(found):
         return "start-up"
@@ -367,7 +367,7 @@ def _bound(
         pauses_s += found.pauses_s
     own_s = min(pauses_s, found.causes[BETWEEN])
     remedy = best.name if best is not None else ""
-    copies_s = found.copies_s if remedy in ("pinned", *BATCHED) else 0.0
+    copies_s = found.copies_s if remedy in FASTER_COPIES else 0.0
     shares: dict[Bound, float] = {
         "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s - recorder_s,
         "host-bound": own_s,
@@ -382,6 +382,8 @@ def _bound(
     largest = max(shares, key=lambda name: shares[name])
     if found.exposed_s > shares[largest]:
         return "communication-bound"
+    if step is None and found.copies_s + found.causes["copies"] > shares[largest]:
+        return "copy-bound"
     half_s = (found.idle_s + copies_s - recorder_s) / 2
     if shares[largest] >= half_s > 0:
         return largest
@@ -406,6 +408,22 @@ class Foreseen(NamedTuple):
     remedies: tuple[Remedy, ...] = ()
     workload: Workload | None = None
     without: Mapping[str, Without] = {}
+
+
+def _on_gpu(foreseen: Foreseen, works_s: float, copied_s: float) -> Foreseen:
+    """A step is no shorter than the GPU's work. Where that makes it so long, only faster copies help, by no more than
+    the GPU does nothing but copy."""
+    if (step := foreseen.step) is None or works_s <= step.low_s:
+        return foreseen
+    ends = {end: max(getattr(step, end), works_s) for end in ("unwatched_s", "low_s", "high_s")}
+    limited = msgspec.structs.replace(step, **ends)
+    if works_s <= step.unwatched_s:
+        return foreseen._replace(step=limited)
+    found = ((one, max(one.step_s, works_s - copied_s)) for one in foreseen.remedies if one.name in FASTER_COPIES)
+    remedies = (Remedy(one.name, one.what, step_s, works_s / step_s) for one, step_s in found)
+    worth = tuple(one for one in remedies if one.saves(limited) >= WORTH)
+    why = foreseen.why_no_graph or f"a graph would save less than {round_percent(WORTH)} of the step"
+    return foreseen._replace(step=limited, remedies=worth, graph=None, why_no_graph=why)
 
 
 def _step_of(steps: Steps, typical: Recorded, costs: Mapping[str, Constant], known: Known | None) -> Step:

@@ -167,7 +167,7 @@ def largest(diagnosis: Diagnosis) -> list[KernelTime]:
 
 
 def _largest(diagnosis: Diagnosis, span_s: float) -> Iterator[Finding]:
-    """Name the kernels that take most of a GPU-bound step."""
+    """Name the kernels that take most of a GPU-bound step, or graphs whose kernels were not recorded."""
     long = [one for one in largest(diagnosis)[:3] if one.seconds > WORTH_A_LINE * each(diagnosis, span_s)]
     if diagnosis.bound == "GPU-bound" and long and unfilled_s(diagnosis) <= WORTH_A_LINE * span_s:
         named = (f"{plain(one.name, LONGEST_NAME)} {as_time(one.seconds)}" for one in long)
@@ -181,6 +181,17 @@ def _largest(diagnosis: Diagnosis, span_s: float) -> Iterator[Finding]:
             text="",
             threshold=f"GPU-bound, and kernels of one family take more than {round_percent(WORTH_A_LINE)} of the time",
             advice=f"`microbench measure {'FILE.cu:KERNEL' if own else 'FILE.py::STEP'}` says what limits them",
+        )
+    graphs = diagnosis.trace.work[_in_window(diagnosis) & (diagnosis.trace.work["kind"] == WORK_KINDS.index("graph"))]
+    takes_s = float((graphs["end_ns"] - graphs["begin_ns"]).sum()) * 1e-9
+    if diagnosis.bound == "GPU-bound" and not long and takes_s > WORTH_A_LINE * span_s:
+        yield Finding(
+            rule="diagnose.kernels",
+            severity="advice",
+            title=f"Graphs whose kernels were not recorded take {_takes(diagnosis, takes_s)}",
+            text="",
+            threshold=f"GPU-bound, and such graphs take more than {round_percent(WORTH_A_LINE)} of the time",
+            advice="Record with `nsys profile --cuda-graph-trace=node COMMAND`, to see which kernels take longest",
         )
 
 

@@ -52,6 +52,7 @@ FEWER: Mapping[Format, str] = {
     "--trace=cuda,nvtx --capture-range=cudaProfilerApi COMMAND`",
     "XLA profiler": "Trace fewer steps: jax.profiler.start_trace(FOLDER) and stop_trace() around five of them",
     "microbench recording": "Record shorter windows: `microbench watch --window 1s -- COMMAND`",
+    "Chrome trace": "Record fewer steps, or by `microbench watch -- COMMAND`",
 }
 
 
@@ -320,7 +321,7 @@ def _overlaps(trace: Trace, works_s: float) -> Iterator[Check]:
     processes = np.array([thread.process for thread in trace.threads] + [NONE])
     of = processes[np.append(calls["thread"], NONE)[work["call"]]]
     streams = np.stack([work["device"], work["stream"], np.zeros(len(work), np.int64)])
-    alone = work["node"] == NONE  # branches of a graph run side by side
+    alone = (work["node"] == NONE) & (work["stream"] != NONE)  # branches of a graph run side by side
     if len(np.unique(of[work["call"] != NONE])) > 1:  # each process has a stream of that number
         streams[2] = of
         alone &= work["call"] != NONE

@@ -52,7 +52,7 @@ def doing(name: str) -> Doing:
     """What a CUDA call does, by its name."""
     if "Synchronize" in name:
         return "wait"
-    if "Memcpy" in name:
+    if "Memcpy" in name or "Prefetch" in name:
         return "copy"
     if any(part in name for part in SUBMITTING) and "LaunchHostFunc" not in name:
         return "launch"

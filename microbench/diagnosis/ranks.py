@@ -1,4 +1,4 @@
-"""Compares the traces of the ranks of one program: which one the others wait for, why, and which are outliers."""
+"""Compares the traces of the ranks of one program: which ones the others wait for, why, and which are outliers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ FEWEST = 3
 # A rank is odd if it lies this many median deviations, and this share, from the median of all ranks. 1.4826 times the
 # median deviation is the standard deviation of normal noise.
 DEVIATIONS, LEAST_SHARE = 3.5 * 1.4826, 0.05
-# So many steps with the same collectives of all ranks show who comes late.
-FEWEST_STEPS = 4
-# One rank is late if the next one waits for it at least this part of the time that the ranks wait in the median.
+# So many steps with the same collectives of all ranks show who comes late; of fewer steps, so many collectives.
+FEWEST_STEPS, FEWEST_COLLECTIVES = 4, 10
+# The late ranks are fewer than half. For all others together the ranks wait no more than this part of the time.
 APART = 4
 
 
 class Rank(NamedTuple):
-    """What a rank does in a step, in s: it waits for the last one and does nothing else, and its GPU computes."""
+    """What a rank does in a step: its GPU computes for so many s."""
 
     name: str
-    waits_s: float
     works_s: float
     kernels: float
     host_s: float | None
@@ -98,48 +97,59 @@ FIGURES: tuple[tuple[str, Callable[[Diagnosis], float | None]], ...] = (
 )
 
 
-Compared = tuple[float, list[Rank]]  # the time of a step in s, and the ranks
+class Compared(NamedTuple):
+    """Ranks side by side: the time of a step in s, all of them, those that come last to the collectives, for how many s
+    of a step the others wait for these, and what the collectives need in s if nobody waits; 0 if unknown."""
 
-
-def late_rank(compared: Compared) -> tuple[Rank, list[Rank], float] | None:
-    """The rank that comes last to its collectives, the others, and by how many s of a step; None if none is clearly
-    late.
-    """
-    step_s, every = compared
-    last, *others = sorted(every, key=lambda rank: rank.waits_s)
-    # Where the next one comes about as late, no single rank is the last.
-    late_s = statistics.median(rank.waits_s for rank in others) - last.waits_s
-    if late_s <= LEAST_SHARE * step_s or APART * (others[0].waits_s - last.waits_s) < late_s:
-        return None
-    return last, others, late_s
+    step_s: float
+    ranks: list[Rank]
+    late: list[Rank]
+    late_s: float
+    needs_s: float = 0.0
 
 
 def compared(several: Sequence[Diagnosis]) -> Compared | None:
     """The ranks side by side; None if it is unknown which rank is which, or how long they wait."""
     if len(several) < 2 or any(one.trace.rank is None or one.idle is None for one in several):
         return None
-    return _together(several) or _apart(several)
+    step_s = statistics.median(each(one, one.idle.span_s) for one in several if one.idle is not None)
+    if (found := _together(several, step_s) or _apart(several, step_s)) is None:
+        return None
+    return found if found.late_s > LEAST_SHARE * found.step_s else found._replace(late=[])
 
 
-def _apart(several: Sequence[Diagnosis]) -> Compared | None:
+def _fewest(several: Sequence[Diagnosis]) -> range:
+    """How many ranks may be late."""
+    return range(1, max((len(several) - 1) // 2, 1) + 1)
+
+
+def _apart(several: Sequence[Diagnosis], step_s: float) -> Compared | None:
     """The ranks, of traces of different moments.
 
-    A collective ends on all ranks together and begins on each when that rank comes. So it is shortest on the last one.
+    A collective ends on all ranks together and begins on each when that rank comes. So it is shortest on the last ones.
     """
     counts = [each(one, sum(kind.pieces for kind in one.idle.collectives)) if one.idle else 0.0 for one in several]
     if min(counts) <= 0 or max(counts) > (1 + LEAST_SHARE) * min(counts):
         return None
     every = [
-        Rank(name, communication_s(one) or 0.0, busy_s(one) or 0.0, one.step.kernels if one.step else 0.0, host_s(one))
+        Rank(name, busy_s(one) or 0.0, one.step.kernels if one.step else 0.0, host_s(one))
         for name, one in zip(names(several), several, strict=True)
     ]
-    return statistics.median(each(one, one.idle.span_s) for one in several if one.idle is not None), every
+    waits_s = [communication_s(one) or 0.0 for one in several]
+    order = sorted(range(len(every)), key=lambda place: waits_s[place])
+    sorted_s = [waits_s[place] for place in order]
+    for number in _fewest(several):
+        late_s = statistics.median(sorted_s[number:]) - statistics.fmean(sorted_s[:number])
+        if APART * (sorted_s[number] - sorted_s[number - 1]) >= late_s:
+            return Compared(step_s, every, [every[place] for place in order[:number]], late_s)
+    return Compared(step_s, every, [], 0.0)
 
 
-def _together(several: Sequence[Diagnosis]) -> Compared | None:
+def _together(several: Sequence[Diagnosis], step_s: float) -> Compared | None:
     """The ranks, over the moments that all of them recorded: by each collective of all ranks.
 
-    Its ranks wait for the last one that comes. What is between a collective and the one a step later is a step.
+    Its ranks wait for the last one that comes. What is between a collective and the one a step later is a step. If such
+    steps are few, all collectives count as one long step.
     """
     ranks = [one.exchanged for one in several if one.exchanged is not None]
     in_step = max(map(_in_step, several))
@@ -147,30 +157,43 @@ def _together(several: Sequence[Diagnosis]) -> Compared | None:
         return None
     places = [np.flatnonzero(rank.kind != NONE) for rank in ranks]
     alike = _alike(ranks, places)  # a row for each rank, a column for each collective
-    if alike.shape[1] <= in_step:
+    if not alike.shape[1]:
         return None
     begins_ns, ends_ns = (
         np.array([time[place[own]] for time, place, own in zip(times, places, alike, strict=True)])
         for times in ([rank.begin_ns for rank in ranks], [rank.end_ns for rank in ranks])
     )
+    needs_ns = (ends_ns - begins_ns).min(axis=0)
     begins_ns -= np.median(ends_ns - ends_ns[0], axis=1).astype(np.int64)[:, None]  # by how much clocks differ
     steps_ns = ends_ns[0, in_step:] - ends_ns[0, :-in_step]
     chosen = np.flatnonzero((alike[:, in_step:] - alike[:, :-in_step] == in_step).all(axis=0))
     chosen = chosen[steps_ns[chosen] <= 2 * np.median(steps_ns[chosen])] if len(chosen) else chosen
-    if len(chosen) < FEWEST_STEPS * in_step:
+    behind, parts = chosen + in_step, 1.0
+    if len(chosen) >= FEWEST_STEPS * in_step:
+        step_s = float(np.median(steps_ns[chosen])) * 1e-9
+    elif alike.shape[1] >= FEWEST_COLLECTIVES:
+        chosen, behind = np.array([0]), np.array([alike.shape[1] - 1])
+        parts = float(ends_ns[0, -1] - ends_ns[0, 0]) * 1e-9 / step_s
+    else:
         return None
     waits_ns, every = begins_ns.max(axis=0) - begins_ns, []
     for place, (rank, one, name) in enumerate(zip(ranks, several, names(several), strict=True)):
         begin_ns, end_ns = (times[rank.kind == NONE] for times in (rank.begin_ns, rank.end_ns))
         comes_ns, ended_ns = rank.begin_ns[places[place][alike[place]]], ends_ns[place]
-        beside_ns = _worked(begin_ns, end_ns, comes_ns + waits_ns[place]) - _worked(begin_ns, end_ns, comes_ns)
-        sums = (
-            np.cumsum(waits_ns[place] - beside_ns), _worked(begin_ns, end_ns, ended_ns),
-            np.searchsorted(begin_ns, ended_ns),
-        )  # fmt: skip
-        waits, works, kernels = (float(np.median(one[chosen + in_step] - one[chosen])) for one in sums)
-        every.append(Rank(name, waits * 1e-9, works * 1e-9, kernels, host_s(one)))
-    return float(np.median(steps_ns[chosen])) * 1e-9, every
+        until_ns = comes_ns + waits_ns[place]
+        waits_ns[place] -= _worked(begin_ns, end_ns, until_ns) - _worked(begin_ns, end_ns, comes_ns)
+        sums = _worked(begin_ns, end_ns, ended_ns), np.searchsorted(begin_ns, ended_ns)
+        works, kernels = (float(np.median(one[behind] - one[chosen])) / parts for one in sums)
+        every.append(Rank(name, works * 1e-9, kernels, host_s(one)))
+    last = begins_ns.argmax(axis=0) == np.arange(len(ranks))[:, None]
+    lost_ns = np.cumsum(np.vstack([last * waits_ns.sum(axis=0) / (len(ranks) - 1), needs_ns]), axis=1)
+    *late_s, needs_s = ((lost_ns[:, behind] - lost_ns[:, chosen]).mean(axis=1) / parts * 1e-9).tolist()
+    order = sorted(range(len(every)), key=lambda place: -late_s[place])
+    for number in _fewest(several):
+        for_late_s = sum(late_s[place] for place in order[:number])
+        if for_late_s >= (1 - 1 / APART) * sum(late_s):
+            return Compared(step_s, every, [every[place] for place in order[:number]], for_late_s, needs_s)
+    return Compared(step_s, every, [], 0.0, needs_s)
 
 
 def _in_step(one: Diagnosis) -> int:
@@ -225,7 +248,7 @@ def odd_ranks(several: Sequence[Diagnosis]) -> list[Odd]:
     return found
 
 
-def _why_late(last: Rank, others: Sequence[Rank], late_s: float) -> tuple[Severity, str]:
+def _why_late(last: Rank, others: Sequence[Rank], late_s: float, it: str = "it") -> tuple[Severity, str]:
     """Why a rank comes late, with what to do: it has more kernels, its kernels take longer, or its host is slower.
 
     Hosts that differ no more than two processes of one program do are no problem.
@@ -233,42 +256,49 @@ def _why_late(last: Rank, others: Sequence[Rank], late_s: float) -> tuple[Severi
     works_s, kernels = (
         statistics.median(values) for values in zip(*((one.works_s, one.kernels) for one in others), strict=True)
     )
-    longer_s, more = last.works_s - works_s, round(last.kernels - kernels)
+    longer_s, more, its = last.works_s - works_s, round(last.kernels - kernels), "its" if it == "it" else f"{it}'s"
+    first, own = (word[0].upper() + word[1:] if it == "it" else word for word in (it, its))
     if 2 * longer_s >= late_s and more > 0:
         kernels_more = f"{counted(more, 'kernel')} more a step, and computes {as_time(longer_s)} longer"
-        return "warning", f"It runs {kernels_more}: give every rank the same work"
+        return "warning", f"{first} runs {kernels_more}: give every rank the same work"
     if 2 * longer_s >= late_s:
         longer = f"take {as_time(last.works_s)} of a step, others' {as_time(works_s)}"
-        return "warning", f"Its kernels {longer}: look for larger batches, or a slower GPU (`microbench check` there)"
+        return "warning", f"{own} kernels {longer}: look for larger batches, or a slower GPU (`microbench check` there)"
     hosts_s = [one.host_s for one in others if one.host_s is not None]
     if last.host_s is not None and hosts_s and (share := last.host_s / statistics.median(hosts_s)) > 1 + LEAST_SHARE:
         host = f"takes {as_time(last.host_s)} a launch, others {as_time(statistics.median(hosts_s))}"
         if share <= 1 + PROCESSES:
-            return "note", f"Its host {host}, as two processes of one program may differ: record again before you look"
-        return "warning", f"Its host {host}: look for other programs there, or fewer processors"
-    return "warning", "Most of that is no work of its GPU: look at what its host does before, such as loading data"
+            return (
+                "note",
+                f"{own} host {host}, as two processes of one program may differ: record again before you look",
+            )
+        return "warning", f"{own} host {host}: look for other programs there, or fewer processors"
+    return "warning", f"Most of that is no work of {its} GPU: look at what {its} host does before, such as loading data"
 
 
 def finding(several: Sequence[Diagnosis]) -> Finding:
-    """Which rank the others wait for, or which are odd, in words; none is odd where their steps differ in kernels."""
+    """Which ranks the others wait for, or which are odd, in words; none is odd where their steps differ in kernels."""
     known = compared(several)
-    if known is not None and (late := late_rank(known)) is not None:
-        last, others, late_s = late
+    if known is not None and known.late:
+        late, others = known.late, [one for one in known.ranks if one not in known.late]
+        one = len(late) == 1
         waiting = f"{others[0].name} waits" if len(others) == 1 else "the others wait"
-        severity, change = _why_late(last, others, late_s)
+        severity, change = _why_late(late[0], others, known.late_s, "it" if one else late[0].name)
+        title = f"{listed([rank.name for rank in late])} {'comes' if one else 'come'} late: {waiting} about "
+        title += f"{as_time(known.late_s)} of each step for {'it' if one else 'them'}"
+        needs = f", and the collectives themselves need {as_time(known.needs_s)}" if known.needs_s else ""
         return Finding(
             rule="diagnose.late_rank",
             severity=severity,
-            title=f"{last.name} comes late: {waiting} about {as_time(late_s)} of each step for it",
+            title=title + needs,
             text="",
-            threshold=f"ranks wait for one in collectives for more than {round_percent(LEAST_SHARE)} of a step",
+            threshold=f"ranks wait for few of them in collectives for more than {round_percent(LEAST_SHARE)} of a step",
             advice=change,
         )
     if known is not None:
-        step_s, every = known
-        *others, most = sorted(every, key=lambda rank: rank.works_s)
+        *others, most = sorted(known.ranks, key=lambda rank: rank.works_s)
         longer_s = most.works_s - statistics.median(one.works_s for one in others)
-        if longer_s > LEAST_SHARE * step_s:
+        if longer_s > LEAST_SHARE * known.step_s:
             than = others[0].name if len(others) == 1 else "the others"
             return Finding(
                 rule="diagnose.ranks",
@@ -280,7 +310,7 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
             )
     kernels = [one.step.kernels for one in several if one.step is not None]
     if known is not None:  # where they are of the same steps
-        kernels = [rank.kernels for rank in known[1]]
+        kernels = [rank.kernels for rank in known.ranks]
     if kernels and max(kernels) > (1 + LEAST_SHARE) * min(kernels):
         ranked = all(one.trace.rank is not None for one in several)
         what = "The ranks do different work" if ranked else "The traces are of different programs"

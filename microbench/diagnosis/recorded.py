@@ -25,6 +25,7 @@ from microbench.diagnosis.host_time import (
     slices,
     without_number,
 )  # fmt: skip
+from microbench.diagnosis.idle import LONGEST_WAY_NS
 from microbench.diagnosis.kernel_names import family
 from microbench.diagnosis.owners import awaits, handed_on, owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps, Tokens
@@ -129,8 +130,8 @@ class Recorded(msgspec.Struct, frozen=True):
 class _Call(msgspec.Struct):
     """A call of the step: host time before it and inside it in s, and the work that it submitted.
 
-    For a pageable copy that waits for all earlier work, the time inside begins when that work has ended. ``events`` are
-    those that it records, or waits for, with the streams' own numbers. ``owned`` is the time before by its owners.
+    For a pageable copy that ``waits`` for all earlier work, the time inside begins when that work has ended. ``events``
+    are those that it records, or waits for, with the streams' own numbers. ``owned`` is the time before by its owners.
     """
 
     name: str
@@ -138,6 +139,7 @@ class _Call(msgspec.Struct):
     before_s: float
     own_s: float
     pause: bool
+    waits: bool
     work: list[_Work]
     events: list[Event]
     owned: Mapping[str, float]
@@ -297,7 +299,7 @@ class _Parts:
         """A pageable copy is the host's own work. Beside graphs it may take no longer than the GPU was at it."""
         copy = call.work[0]
         to_gpu = copy.target == "device"
-        if _waits_for_work(copy):
+        if call.waits:
             self._wait("pinned" if to_gpu else "waits")
         if to_gpu:
             self._changed("pinned", _copy(copy, self.of))
@@ -313,7 +315,7 @@ def _turning(trace: Trace, steps: Steps) -> float | None:
         return None
     last = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns) - 1
     waits = by_name(trace, doing)[trace.calls["name"]] == DOINGS.index("wait")
-    waits[_waiting_copies(trace.work)] = True
+    waits[_waiting_copies(trace)] = True
     behind_ns = (turns.ends_ns - trace.calls["end_ns"][last])[(last >= 0) & waits[last]]
     return float(np.median(behind_ns)) * 1e-9 if 2 * len(behind_ns) > len(last) else None
 
@@ -330,15 +332,13 @@ def _pageable(works: list[_Work]) -> bool:
     return any("pageable" in (work.source, work.target) for work in works)
 
 
-def _waits_for_work(copy: _Work) -> bool:
-    """Whether a pageable copy waits for earlier work of the GPU: CUDA keeps a small one to the GPU and returns."""
-    return copy.source == "device" or copy.bytes > KEPT_BYTES
-
-
-def _waiting_copies(work: Table) -> npt.NDArray[np.int64]:
-    """The calls of pageable copies that wait for earlier work, by the same rule."""
+def _waiting_copies(trace: Trace) -> npt.NDArray[np.int64]:
+    """The calls of pageable copies that wait for earlier work. CUDA keeps a small one to the GPU and returns, and now
+    and then a larger one, which then begins long after."""
+    work = trace.work[_is_pageable(trace.work) & (trace.work["call"] != NONE)]
     waits = (work["source"] == MEMORIES.index("device")) | (work["bytes"] > KEPT_BYTES)
-    calls: npt.NDArray[np.int64] = np.unique(work["call"][_is_pageable(work) & waits & (work["call"] != NONE)])
+    waits &= work["begin_ns"] - trace.calls["end_ns"][work["call"]] <= LONGEST_WAY_NS
+    calls: npt.NDArray[np.int64] = np.unique(work["call"][waits])
     return calls
 
 
@@ -391,7 +391,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     full = (outstanding > MANY_OUTSTANDING) & (kinds == DOINGS.index("launch"))
     if full.any() and not full.all():
         own[full] = np.minimum(own[full], np.median(own[kinds == DOINGS.index("launch")]))
-    copying = _waiting_copies(work)
+    copying = _waiting_copies(trace)
     behind_ns = np.minimum(_earlier_ends(trace, device)[copying], table["end_ns"][copying])
     own[copying] = np.minimum(own[copying], table["end_ns"][copying] - behind_ns)
     rows = chosen[:, None] + np.arange(int(lengths[0]))[None, :]
@@ -416,8 +416,8 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
         works = _mean_work(trace, [submitted.get(call, []) for call in column], table["begin_ns"][rows[:, 0]])
         times_s = float(before_s[place]), float(own_s[place])
         whose = {owner: float(owned_s[place]) for owner, owned_s in owned.items() if owned_s[place]}
-        pause, at = bool(paused[place]), events.get(place, [])
-        calls.append(_Call(name, doing(name), *times_s, pause, works, at, whose))
+        pause, at, waits = bool(paused[place]), events.get(place, []), 2 * np.isin(column, copying).sum() > len(column)
+        calls.append(_Call(name, doing(name), *times_s, pause, bool(waits), works, at, whose))
     return calls, None if paced_s is None else paced_s / steps.every
 
 

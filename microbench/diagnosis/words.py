@@ -12,7 +12,7 @@ import numpy as np
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent, size, times, two_times
 from microbench.diagnosis import advice
-from microbench.diagnosis.communication import Collective
+from microbench.diagnosis.communication import PLUMBING, Collective, launching
 from microbench.diagnosis.diagnosis import (
     BUSY,
     REPLAYS,
@@ -23,12 +23,13 @@ from microbench.diagnosis.diagnosis import (
     Step,
     another_gpu,
     each,
+    window_of,
 )
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use, per_parameter
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN
-from microbench.diagnosis.host_time import BETWEEN
-from microbench.diagnosis.idle import SUBMISSION, Cause, gaps_of, owners, said
+from microbench.diagnosis.host_time import BACKWARD, BETWEEN
+from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, gaps_of, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
     ELSEWHERE,
@@ -82,9 +83,11 @@ BOUNDS: dict[Bound, str] = {
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
     gains = _gains(diagnosis)
+    doubtful = diagnosis.graph is not None and diagnosis.graph.doubtful
     changes = [
         one
         for of in (
+            *([_watched] * doubtful),
             _best,
             _of_graph,
             _small_copies,
@@ -104,6 +107,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *_verdict(diagnosis),
         *_given(diagnosis),
         *_health(diagnosis),
+        *([] if doubtful else _watched(diagnosis)),
         *_machine(diagnosis),
         *_before(diagnosis),
         *sorted(changes, key=lambda one: -gains.get(one.rule, 0.0)),
@@ -126,7 +130,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.small_copies": free_s - min(_with_s(diagnosis, way) for way in BATCHED),
         "diagnose.waits": each(diagnosis, idle.causes["waits"] + _waited_s(diagnosis)),
         "diagnose.wait_behind": free_s - _with_s(diagnosis, "waits"),
-        "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
+        "diagnose.graph": graph_s, "diagnose.watched": late_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
         "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
         "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
@@ -134,7 +138,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
         "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
-        "diagnose.one_pause": idle.longest_s,
+        "diagnose.one_pause": max(idle.longest_s, idle.pauses_s),
         # One argument, so it comes before a graph.
         "diagnose.optimizer": math.inf if optimizer is not None and optimizer.share > 1 / 2 else 0.0,
         "diagnose.paused_steps": diagnosis.paused.seconds / diagnosis.paused.of if diagnosis.paused else 0.0,
@@ -356,6 +360,10 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 text="",
                 threshold=f"the window with most launches lacks the record of more than {percent(MOST_UNKNOWN)}",
             )
+
+
+def _watched(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """What the recorder takes of a step. That is advice where nobody knows without it whether a graph helps."""
     step = diagnosis.step
     if (
         step is not None
@@ -794,21 +802,37 @@ def _paused_s(recorded: Recorded, owners_: Collection[str]) -> float:
     return sum(found) / recorded.steps
 
 
+def _around(diagnosis: Diagnosis, idle: Idle) -> str:
+    """The calls around the longest idle interval: " between cudaMemcpy and cudaLaunchKernel"; "" if unknown."""
+    trace = diagnosis.trace
+    gaps = gaps_of(trace.work, idle.device, *window_of(trace, diagnosis.steps))
+    until = int(np.append(trace.work["call"], NONE)[gaps.work[np.argmax(gaps.end_ns - gaps.begin_ns)]])
+    before = np.flatnonzero(trace.calls["thread"][: max(until, 0)] == trace.calls["thread"][until : until + 1])
+    names = [plain(name_of(trace, trace.calls["name"][at])) for at in (*before[-1:], until)]
+    return f" between {' and '.join(names) if names[0] != names[-1] else f'two {names[0]}'}" if len(before) else ""
+
+
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
     step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
     idle = diagnosis.idle
     single, bound = idle is not None and idle.longest_s >= idle.idle_s / 2, diagnosis.bound
     if idle is not None and step is None and bound == "host-bound" and (single or 2 * idle.pauses_s > idle.idle_s):
-        what = f"A single pause of {as_time(idle.longest_s)} is" if single else "Pauses of more than 1 ms are"
-        longer = "Record for longer, until steps repeat: first calls load code and choose kernels"
+        what = "Pauses of more than 1 ms are"
+        if single:
+            what = f"A single pause of {as_time(idle.longest_s)}{_around(diagnosis, idle)} is"
+        change = "Do what lies in them once, or ahead in another thread or process"
+        if said(diagnosis.trace, BETWEEN) != BETWEEN:
+            change = "If the host computes there, do it on the GPU, in several threads, or beside the GPU's work"
+        elif single:
+            change = "Record for longer, until steps repeat: first calls load code and choose kernels"
         yield Finding(
             rule="diagnose.one_pause",
             severity="advice",
             title=f"{what} most of the idle time, and no step repeats",
             text="",
             threshold="no step repeats, and one idle interval, or all with more than 1 ms between calls, is half of it",
-            advice=longer if single else "Do what lies in them once, or ahead in another thread or process",
+            advice=change,
         )
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
@@ -873,18 +897,50 @@ def _paused_steps(diagnosis: Diagnosis) -> Iterator[Finding]:
     )
 
 
-# How to hide each kind of communication behind other work.
-HIDE = {
-    "all-reduce": "Start it while gradients are still computed: smaller buckets (DDP's bucket_cap_mb), or in fewer "
-    "steps by gradient accumulation",
-    "all-gather": "Gather parameters one layer ahead (FSDP's forward_prefetch and backward_prefetch)",
-    "reduce-scatter": "Start it while gradients are still computed (FSDP's backward_prefetch), or in fewer steps by "
-    "gradient accumulation",
-    "all-to-all": "Split the batch in two, and compute one half while the other half's data travels",
-    "send and receive": "Split the batch in two, and compute one half while the other half's data travels",
-}
-OTHERWISE = "Start it sooner, so that it runs beside other work"
-OWN_STREAM = "Submit it to a stream of its own (async_op=True, with work that does not need it before wait())"
+# How to hide communication behind other work: by a name in the code that launches it, or in all of the trace, or by its
+# kind. "." stands for any name.
+ASYNC = "submit it to a stream of its own (async_op=True, with work that does not need it before wait())"
+EARLY = "start each reduction as soon as its gradient is ready, in the backward pass, or reduce in fewer steps"
+HALVES = "split the batch in two, and compute one half while the other half's data travels"
+BY_LAUNCHER = (
+    (re.compile(r"ModelParallel|TensorParallel|VocabParallel|ColumnParallel|RowParallel|tensor_(model_)?parallel|vllm/"),
+     "tensor parallelism needs each at once. Overlap it with products (Megatron's sequence parallelism and "
+     "--tp-comm-overlap, PyTorch's async tensor parallelism), or split the model over fewer GPUs"),
+    (re.compile(r"Optimizer\.step#|torch/optim/"), f"{EARLY}. Gather parameters beside the next forward pass"),
+)  # fmt: skip
+BY_PROGRAM = (
+    ("all-reduce", re.compile(r"DistributedDataParallel|torch\.distributed\.ddp|nn/parallel/distributed\.py"),
+     "start it while gradients are still computed: smaller buckets (DDP's bucket_cap_mb), or in fewer steps "
+     "by gradient accumulation"),
+    ("all-gather", FSDP := re.compile(r"FSDP::|FullyShardedDataParallel|torch/distributed/fsdp/"),
+     "gather parameters one layer ahead (FSDP's forward_prefetch and backward_prefetch)"),
+    ("reduce-scatter", FSDP,
+     "start it while gradients are still computed (FSDP's backward_prefetch), or in fewer steps by gradient "
+     "accumulation"),
+    ("all-to-all", re.compile("."), HALVES),
+    ("send and receive", re.compile("."), HALVES),
+)  # fmt: skip
+OTHERWISE = "start it sooner, so that it runs beside other work"
+
+
+def _hiding(trace: Trace, most: Sequence[Collective]) -> str:
+    """Who launches communication of these kinds, and how to hide it."""
+    stacks, who, named = launching(trace, [one.name for one in most]), Counter[str](), list[str]()
+    for stack, ns in stacks.items():
+        who[next((name for name in reversed(stack) if not PLUMBING.match(name)), "")] += ns
+    for name, _ in who.most_common():
+        named += [name] * bool(name)
+        if 2 * sum(who[one] for one in named) > who.total():
+            break
+    around, kind = stacks.most_common(1)[0][0] if stacks else (), most[0].name
+    changes = [change for mark, change in BY_LAUNCHER if any(map(mark.search, around))]
+    changes += [change for of, mark, change in BY_PROGRAM if of == kind and any(map(mark.search, trace.names))]
+    changes += [EARLY] * any(mark in name for mark in ("autograd::", BACKWARD) for name in around)
+    change = next(iter(changes), ASYNC if most[0].in_turn else OTHERWISE)
+    if 2 * sum(who[name] for name in named) <= who.total():
+        return change[0].upper() + change[1:]
+    launch = f"{listed([plain(one, LONGEST_NAME) for one in named])} launch{'es' * (len(named) == 1)}"
+    return f"{launch} most of it: {change}"
 
 
 def kinds_words(diagnosis: Diagnosis, kinds: Sequence[Collective]) -> str:
@@ -900,16 +956,14 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
     if diagnosis.bound != "communication-bound" and idle.exposed_s <= WARNING * idle.span_s:
         return
     most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
-    change = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
     together = OTHERS in diagnosis.trace.unread
     give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
-    give += ", to see which comes late: `microbench diagnose FOLDER`"
+    change, which = _hiding(diagnosis.trace, most), "whether one"
     if 2 * sum(one.waits_s for one in most) > sum(one.seconds for one in most):
         longest, needs = map(as_time, max(most, key=lambda one: one.waits_s).longest_s)
-        change = f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}. {give}"
-    elif not most[0].sized:
-        otherwise = f"{change[0].lower()}{change[1:]}"
-        change = f"It may wait for another rank: one trace without sizes cannot tell. {give}. If none does, {otherwise}"
+        change = f"Most of it probably waits for another rank: one takes {longest}, and needs about {needs}"
+        which = "which"
+    change += f". {give}, to see {which} comes late: `microbench diagnose FOLDER`"
     yield Finding(
         rule="diagnose.communication",
         severity="advice",
@@ -917,7 +971,7 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"No other work hides {as_time(each(diagnosis, idle.exposed_s))} of "
             f"{as_time(each(diagnosis, idle.communication_s))} of communication: {kinds_words(diagnosis, most)}"
         ),
-        text="A part of it may be waiting for a rank that comes late: diagnose the traces of all ranks together.",
+        text="",
         threshold=f"communication beside which nothing else runs takes more than {round_percent(WARNING)} of the time",
         advice=change,
     )
@@ -936,6 +990,8 @@ def _copying(trace: Trace) -> str:
     copies = trace.work[trace.work["kind"] == WORK_KINDS.index("copy")]
     if 2 * np.count_nonzero(advice.values_read(trace)) > len(copies):
         return "Read values back less often, once in several steps, or decide on the GPU: the host waits for each"
+    if any("prefetched" in name_of(trace, name) for name in np.unique(copies["name"]).tolist()):
+        return "Prefetch only what is read next, ahead of it, in another stream"
     known = [MEMORIES.index(memory) for memory in ("pinned", "device")]
     pinned = np.isin(copies["source"], known).all() and np.isin(copies["target"], known).all()
     return f"{'Copy' if pinned else 'Pin the memory and copy'} ahead of the step, in another stream"

@@ -33,12 +33,13 @@ CATEGORIES = {
     "memset": Category.MEMSET, "cuda_runtime": Category.RUNTIME, "runtime": Category.RUNTIME,
     "cuda_driver": Category.DRIVER, "cuda_sync": Category.SYNC, "cpu_op": Category.OPERATOR,
     "operator": Category.OPERATOR, "python_function": Category.PYTHON, "user_annotation": Category.ANNOTATION,
-    "overhead": Category.OVERHEAD,
+    "overhead": Category.OVERHEAD, "gpu_kernel": Category.KERNEL, "memcopy": Category.COPY,
 }  # fmt: skip
 VERSIONS = ("schemaVersion", "cuda_driver_version", "cuda_runtime_version", "cupti_version", "torch_version")
 NUMBER = re.compile(rb'\s*"?\s*([-+]?)(\d{1,30})(?:\.(\d{0,60}))?(?:[eE]([-+]?\d{1,3}))?\s*"?\s*')
 INTEGER = re.compile(r"\s*[-+]?\d{1,30}\s*")
-HIP_CALL = re.compile(r"hip[A-Z]")
+HIP = re.compile(r"hip[A-Z]|.*HIP_vector_type|.*\.kd$")  # calls, and kernels of an AMD GPU
+OLD_GPU = "CUDA functions"  # the process of the GPU's part in traces of torch.autograd.profiler
 OF_THE_CPU = re.compile(r"aten::mkldnn_\w+$")  # operators that have other names on a GPU
 CUDA_CALL = re.compile(r"cu(da)?[A-Z]")
 XLA_STREAM = re.compile(r"Stream #(\d+)")
@@ -71,6 +72,7 @@ class Args(msgspec.Struct, gc=False):
     """What an event says besides its time, of any content."""
 
     correlation: Any = None
+    other_correlation: Any = msgspec.field(default=None, name="correlationId")
     device: Any = None
     stream: Any = None
     bytes: Any = None
@@ -144,7 +146,7 @@ class ChromeReader:
         self._edges: dict[int, list[tuple[int, int, tuple[int, ...] | None, bool]]] = {}
         self._edge_count = 0
         self._deferred: list[Event] = []
-        self._xla = False
+        self._xla = self._hip = False
         self._others = 0
 
     def take(self, events: Iterable[Event]) -> None:
@@ -224,15 +226,18 @@ class ChromeReader:
         if category >= Category.OPERATOR:  # their args are not needed
             return category, *times, name, thread, NONE
         args = self._args(event)
+        correlation = integer(args.other_correlation if args.correlation is None else args.correlation)
+        if args.other_correlation is not None:
+            self.facts.format = "Chrome trace"  # of another recorder
         if category in (Category.RUNTIME, Category.DRIVER):
-            return category, *times, name, thread, integer(args.correlation)
+            return category, *times, name, thread, correlation
         fields = {
             Field.CATEGORY: int(category),
             Field.BEGIN_NS: times[0],
             Field.DURATION_NS: times[1],
             Field.NAME: name,
             Field.THREAD: thread,
-            Field.CORRELATION: integer(args.correlation),
+            Field.CORRELATION: correlation,
             Field.STREAM: integer(args.stream),
         }
         if category == Category.SYNC:
@@ -273,6 +278,7 @@ class ChromeReader:
         stream = XLA_STREAM.match(track)
         if not (stream if device else "/host:" in process):
             self._others += 1
+            self._hip |= HIP.match(str(event.name)) is not None
             return None
         if (times := self._times(event)) is None:
             return None
@@ -388,9 +394,8 @@ class ChromeReader:
         self._join_edges()
         self._flush()
         collector = self.collector
-        if any(HIP_CALL.match(name) for name in collector.names) or any(
-            name.startswith(("AMD", "Radeon")) for name in self.facts.gpus.values()
-        ):
+        amd = any(name.startswith(("AMD", "Radeon")) for name in self.facts.gpus.values())
+        if self._hip or amd or any(map(HIP.match, collector.names)):
             cause = f"{self._name} was recorded on an AMD GPU (HIP), whose constants microbench does not know"
             raise UsageError(cause, "give a recording of an NVIDIA GPU")
         if cut and not collector.work.count:
@@ -404,8 +409,11 @@ class ChromeReader:
             if on_cpu := next(filter(OF_THE_CPU.match, collector.names), None):
                 cause = f"{cause}: {on_cpu} runs on the CPU"
                 raise UsageError(cause, 'move model and inputs to the GPU (.to("cuda")), then record CUDA activities')
+            why = "nothing says what the GPU did"
+            if OLD_GPU in self._processes:
+                why = "PyTorch's old profiler (torch.autograd) timed whole operators there, and no kernels"
             raise UsageError(
-                f"{cause}: nothing says what the GPU did",
+                f"{cause}: {why}",
                 "record again with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
             )
         if self._xla:

@@ -45,6 +45,7 @@ static const struct { const char *text; int key; } KEYS[] = {
     {"correlation", F_CORRELATION}, {"stream", F_STREAM}, {"device", F_DEVICE}, {"bytes", F_BYTES}, {"grid", F_BLOCKS},
     {"block", F_THREADS}, {"graph node id", F_NODE}, {"wait_on_stream", F_ON_STREAM},
     {"wait_on_cuda_event_record_corr_id", F_ON_CORRELATION}, {"In msg nelems", F_UNUSUAL},
+    {"correlationId", F_UNUSUAL},
 };
 #define KNOWN(list, otherwise) \
     for (size_t one = 0; one < COUNT(list); one++) \

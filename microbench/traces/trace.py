@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Table = npt.NDArray[np.void]
-Format = Literal["PyTorch profiler", "Nsight Systems", "XLA profiler", "microbench recording"]
+Format = Literal["PyTorch profiler", "Nsight Systems", "XLA profiler", "microbench recording", "Chrome trace"]
 
 WorkKind = Literal["kernel", "copy", "memset", "graph"]  # "graph": one row for a whole replay, without its kernels
 WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
