@@ -163,9 +163,10 @@ def test_a_large_pageable_copy_waits_for_the_work_before_it() -> None:
 
 
 def test_a_small_pageable_copy_to_the_gpu_does_not_wait() -> None:
-    small, large = (copying(size, TO_GPU, ends=False) for size in (64 << 10, (64 << 10) + 1))
+    small, large = copying(64 << 10, TO_GPU, ends=False), copying((64 << 10) + 1, TO_GPU, ends=True)
     assert parts_of(small, Wait) == []
     assert len(parts_of(large, Wait)) == 1
+    assert parts_of(copying(4 << 20, TO_GPU, ends=False), Wait) == [], "its call returned long before it began"
     (copy,) = [part for part in parts_of(small, HostWork) if part == HostWork(5e-6)]
     assert copy == HostWork(5e-6)
 
