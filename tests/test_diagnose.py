@@ -1341,7 +1341,7 @@ def test_a_cut_file_is_called_cut() -> None:
 
 
 def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
-    trace = steps_of(count=12, kernels=50, duration_ns=4000).trace()
+    trace = steps_of(count=12, kernels=50, duration_ns=2000).trace()
     own, *others = (
         diagnose(trace, costs(), None, gpu, elsewhere=elsewhere)
         for gpu, elsewhere in (("NVIDIA H200", False), ("NVIDIA H200", True), ("NVIDIA B200", False))
@@ -1698,7 +1698,7 @@ def test_an_annotation_without_a_number_may_be_anything() -> None:
 def test_a_step_is_no_shorter_than_its_work() -> None:
     """A profiler's costs are assumed, and may be more than the host time that a step of long kernels has."""
     found = diagnosed(steps_of(kernels=30, duration_ns=60_000, between_ns=5000))
-    assert found.step.low_s >= 30 * 60e-6 / 1.1
+    assert found.idle.busy_s / found.step.count <= found.step.low_s <= found.step.unwatched_s <= found.step.watched_s
 
 
 def test_of_a_thousand_traces_those_with_the_most_work_are_shown_and_the_others_counted() -> None:

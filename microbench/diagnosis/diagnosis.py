@@ -57,8 +57,8 @@ HALVINGS = 16
 # The host makes a step long if the step would take less than this share of its time without the host's.
 ON_GPU = 0.9
 LOOP_CALL = call_name(LOOP_LAYER, 0)
-# A recording makes the GPU's own work longer by no more than this share.
-LONGER_WORK = 0.1
+# A step that was timed in another run may be shorter by this share than the GPU's work in this one.
+OTHER_RUN = 0.1
 # Longer steps are not played: 100 000 kernels take seconds, and a diagnosis plays some forty of them.
 MOST_PLAYED = 30_000
 # What the step would take is played without so many owners, which have at least this share of it.
@@ -258,7 +258,7 @@ def diagnose(
         foreseen = _foreseen(steps, typical, fit, health, costs, known, latencies, beyond, others_s)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
         if known is None and found is not None and foreseen.step is not None:  # a step is no shorter than its work
-            works_s, one = found.busy_s / steps.count / (1 + LONGER_WORK), foreseen.step
+            works_s, one = found.busy_s / steps.count, foreseen.step
             ends = {end: max(getattr(one, end), works_s) for end in ("unwatched_s", "low_s", "high_s")}
             foreseen = foreseen._replace(step=msgspec.structs.replace(one, **ends))
         if given is not None and foreseen.step is not None:
@@ -322,7 +322,7 @@ def _given(
     Raises UsageError if there is none.
     """
     free, watched_s = unwatched(typical, costs), steps.step_s
-    works_s = (found.busy_s - found.exposed_s) / steps.count / (1 + LONGER_WORK) if found is not None else 0.0
+    works_s = (found.busy_s - found.exposed_s) / steps.count / (1 + OTHER_RUN) if found is not None else 0.0
     least_s, likely_s = (max(watched_s - cost_s, works_s) for cost_s in (free.high_s, free.cost_s))
     return meant(trace, steps, typical.kernels, given_s, works_s, least_s, likely_s)
 
@@ -485,7 +485,7 @@ def _with_interval(step: Step, typical: Recorded, fit: Fit, workload: Workload, 
     """The step with its time without the recorder, which reaches ``around_s`` either way because of the recorder, as
     far as processes differ, and by the share ``off`` by which the step as recorded is played too short or too long."""
     alone_s = step_time(workload, fit, "stream") / typical.steps
-    step_s = step.watched_s if typical.replays else alone_s
+    step_s = step.watched_s if typical.replays else min(alone_s, step.watched_s)
     faster_s, slower_s = (
         step_time(scaled(workload, host), fit, "stream") / typical.steps - alone_s
         for host in (1 - PROCESSES, 1 + PROCESSES)
@@ -687,7 +687,7 @@ def _graph(
     others_s: float,
 ) -> Graph:
     """The step as graphs, with its interval, and what making them takes. It is no shorter than the kernels of one
-    stream, which recording may have made longer."""
+    stream."""
     shortest, replayed, longest = (_replayed(workload, typical, fit, end) for end in ("low", "typical", "high"))
     workload = filled(workload, fit)
     pauses = typical.changes.get("pauses", {})
@@ -704,7 +704,7 @@ def _graph(
     for part in workload.parts:
         if isinstance(part, Kernels):
             works_s[part.stream] += sum(part.durations_s)
-    least_s = max(works_s.values(), default=0.0) / typical.steps / (1 + LONGER_WORK) - others_s
+    least_s = max(works_s.values(), default=0.0) / typical.steps - others_s
     step_s, low_s, high_s = (max(each * longer / typical.steps, least_s) for each in ends)
     making_s = sum(making(workload, fit, step.unwatched_s * typical.steps)) * typical.shapes / typical.steps
     speedup, before_s = step.unwatched_s / step_s, step.unwatched_s
