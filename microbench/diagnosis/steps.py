@@ -21,6 +21,9 @@ IntArray = npt.NDArray[np.int64]
 DIFFERENT = 8  # calls that a step has if it is found without the waits of the program, or if it is the only one
 FEWEST = 3  # the fewest steps that count as a repetition
 COVERED = 0.6  # the share of the trace, or of the GPU's work, that annotated steps must cover
+# So many first steps at most are left out if the others are nearly equal, and the last of these differs from them by so
+# many times: it loads code, or its work ends a queue that is no longer filled.
+EQUAL, ODD, MOST_ODD = 1.2, 1.4, 2
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
 UNEQUAL, MOST_PARTS = 10, 8  # of so few annotated steps none submits so many times as much as another
 MOST_PAIRS = 500  # of steps that are held against each other
@@ -52,8 +55,8 @@ class Steps(msgspec.Struct, frozen=True):
     that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
     ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number, or the
     place of the loop. ``calls_of`` is the function, or the line, that was asked for, of which each step is a call.
-    ``loops`` are the places of the other loops that submit work, and the time of a turn in s. Of few annotated steps it
-    has what repeats in them, too.
+    ``loops`` are the places of the other loops that submit work, and the time of a turn in s. It has first steps that
+    were left out, and of few annotated steps what repeats in them, too.
     """
 
     begins_ns: IntArray
@@ -114,7 +117,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     others = [(one.place, one.turn_s) for one in own if one.all_submits or one.turn_s > steps.step_s]
     if part is not None and 2 * part.step_s < steps.step_s:
         others.append(("a part that repeats", part.step_s))
-    return msgspec.structs.replace(steps, loops=tuple(others))
+    return msgspec.structs.replace(steps, loops=(*steps.loops, *others))
 
 
 def found_elsewhere(steps: Steps, parts: Iterable[Trace]) -> Steps:
@@ -444,9 +447,13 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
         least = 1 if several else DIFFERENT
         if np.count_nonzero(tokens.submits[begins[0] : begins[-1]]) < least:
             return None
-        begins_ns[0], begins_ns[-1] = span_ns
+        begins_ns[0], begins_ns[-1] = _lasting(trace.work, begins, span_ns)
     if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0) or np.any(np.diff(begins) <= 0):  # one has no call
         return None
+    each_ns = np.diff(begins_ns)
+    odd = next((count for count in range(1, MOST_ODD + 1) if _is_odd(each_ns[:count], each_ns[count:])), 0)
+    begins, begins_ns = begins[odd:], begins_ns[odd:]
+    left_out = "the first step, left out," if odd == 1 else f"the first {odd} steps, left out, each"
     most = max(min(MOST_SHAPES, (len(begins) - 1) // 2), 1)
     alike = [_likeness(tokens.whole, begins, every) for every in range(1, most + 1)]
     every = next(place for place, share in enumerate(alike, start=1) if share >= max(alike) - SAME)
@@ -458,7 +465,25 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
         alike_next=alike[0],
         found=found,
         name=name,
+        loops=((left_out, float(each_ns[:odd].mean()) * 1e-9),) if odd else (),
     )
+
+
+def _lasting(work: Table, begins: IntArray, span_ns: tuple[int, int]) -> tuple[int, int]:
+    """When the steps of a few annotations begin and end: the GPU may still be busy with what came before them, and with
+    their own work behind them."""
+    own = work[(work["call"] >= begins[0]) & (work["call"] < begins[-1])]
+    begin_ns = int(own["begin_ns"].min())
+    before = work[(work["call"] < begins[0]) & (work["device"] == own["device"][0]) & (work["begin_ns"] < begin_ns)]
+    begin_ns = min(begin_ns, int(before["end_ns"].max(initial=0)))
+    return max(span_ns[0], begin_ns), max(span_ns[1], int(own["end_ns"].max()))
+
+
+def _is_odd(first_ns: IntArray, others_ns: IntArray) -> bool:
+    """Whether the last of the first steps is unlike the others, which are two or more and nearly equal."""
+    if len(others_ns) < 2 or others_ns.max() > EQUAL * others_ns.min():
+        return False
+    return not 1 / ODD <= first_ns[-1] / np.median(others_ns) <= ODD
 
 
 def _likeness(values: IntArray, begins: IntArray, every: int) -> float:
