@@ -31,6 +31,7 @@ REPEATED = 0.5  # the share of calls that must repeat in steps
 # The share of the GPU's work that repeating calls have at least if they are the program and not a part of it. In 200
 # public traces programs had 0.31 or more, layers and single phases 0.22 or less.
 LARGE = 0.25
+MINORITY = 0.5  # calls that repeat and have less of the kernels' time are the steps if no others have more
 AHEAD = 33  # a step may make the same call fewer than this many times
 MOST_SHAPES = 16  # steps of this many kinds may take turns
 SAME = 0.01  # shares of equal calls that differ by less are the same
@@ -272,15 +273,36 @@ def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
 
 
 def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
-    """The longest stretch of calls that repeat. If without waits and copies to the host a part of it repeats by itself,
-    with so many different calls that it is no layer, it is the step: a program may wait or read a number in some alone.
-    If nothing repeats, it is that of calls that submit work, where these are nearly all.
+    """The calls that repeat. If that is little of the work, such as the layers of one prefill, they are those before or
+    behind them if these have more of it."""
+    found = _repeated_at(trace, tokens, np.arange(len(trace.calls)))
+    if found and (most := _kernel_share(trace, found[0])) < MINORITY:
+        first, last = found[0].begins[[0, -1]].tolist()
+        for places in (np.arange(first), np.arange(last, len(trace.calls))):
+            other = _repeated_at(trace, tokens, places)
+            if other and (share := _kernel_share(trace, other[0])) > most:
+                found, most = other, share
+    return found
+
+
+def _kernel_share(trace: Trace, one: Found) -> float:
+    """The share of the time of all kernels that those of these steps have."""
+    kernels = trace.work[trace.work["kind"] == WORK_KINDS.index("kernel")]
+    inside = (kernels["call"] >= one.begins[0]) & (kernels["call"] < one.begins[-1])
+    lasts = kernels["end_ns"] - kernels["begin_ns"]
+    return float(lasts[inside].sum() / max(lasts.sum(), 1))
+
+
+def _repeated_at(trace: Trace, tokens: Tokens, places: IntArray) -> list[Found]:
+    """The longest stretch of the calls at these places that repeat. If without waits and copies to the host a part of
+    it repeats by itself, with so many different calls that it is no layer, it is the step: a program may wait or read a
+    number in some alone. If nothing repeats, it is that of calls that submit work, where these are nearly all.
     """
     work = trace.work
     looks = _waits(trace)
     looks[work["call"][to_host(work) & (work["call"] != NONE)]] = True
-    whole = _repeating(trace, tokens, looks, np.arange(len(trace.calls)))
-    parts = _repeating(trace, tokens, looks, np.flatnonzero(~looks)) if looks.any() else []
+    whole = _repeating(trace, tokens, looks, places)
+    parts = _repeating(trace, tokens, looks, places[~looks[places]]) if looks[places].any() else []
     if whole and parts:
         (longer, *_), (shorter, *_) = whole[0], parts[0]
         submits = np.append(0, np.cumsum(tokens.submits & ~looks))
@@ -288,7 +310,7 @@ def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
         step = tokens.names[shorter[0] : shorter[1]][tokens.submits[shorter[0] : shorter[1]]]
         if more >= 2 * fewer > 0 and more % fewer == 0 and len(np.unique(step)) >= DIFFERENT:
             return parts
-    submits = np.flatnonzero(tokens.submits)
+    submits = places[tokens.submits[places]]
     return whole or parts or [
         one for one in _repeating(trace, tokens, looks, submits)
         if np.diff(np.searchsorted(submits, one.begins))[:1].sum() * len(one.begins) >= LIKE * len(submits)
