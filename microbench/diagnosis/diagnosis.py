@@ -35,7 +35,8 @@ from microbench.traces.trace import FAILED, UNRECORDED, Trace, name_of
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
-# The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this.
+# The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this. It is enough
+# where no step repeats: then nobody knows these costs, and what happens once is in that time.
 NEARLY_BUSY = 0.85
 # Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
 SUBMISSION: tuple[Cause, ...] = (BETWEEN, "launch calls", "other calls", "launch latency", "module load")
@@ -345,7 +346,7 @@ def _bound(
         return None
     recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
     works_s = found.busy_s - found.exposed_s
-    if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s):
+    if works_s >= NEARLY_BUSY * found.span_s and (step is None or works_s >= BUSY * (found.span_s - recorder_s)):
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     if step is None and _starts(found):
         return "start-up"

@@ -15,6 +15,7 @@ from microbench.diagnosis import advice
 from microbench.diagnosis.communication import Collective
 from microbench.diagnosis.diagnosis import (
     BUSY,
+    NEARLY_BUSY,
     SUBMISSION,
     WORTH,
     Bound,
@@ -267,7 +268,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity=severity,
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. Of that it idles for: {', '.join(named) if named else 'no cause of note'}.",
-        threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
+        threshold="what takes at least half of the idle time; GPU-bound from "
+        f"{round_percent(BUSY if step is not None else NEARLY_BUSY)} of the time on",
     )
 
 
