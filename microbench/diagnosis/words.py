@@ -27,7 +27,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
-from microbench.diagnosis.health import HELD, MOST_UNKNOWN
+from microbench.diagnosis.health import HELD, MOST_UNKNOWN, WITHOUT
 from microbench.diagnosis.host_time import BETWEEN
 from microbench.diagnosis.idle import Cause, gaps_of, owners, said
 from microbench.diagnosis.owners import (
@@ -46,7 +46,7 @@ from microbench.diagnosis.owners import (
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
 from microbench.diagnosis.steps import PAUSE_S
-from microbench.diagnosis.window import OTHERS, WITHOUT
+from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
 from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Format, Processor, Trace, name_of
@@ -331,9 +331,10 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             yield Finding(
                 rule="diagnose.window",
                 severity="note",
-                title=f"A later window is left out: {check.count} {check.name.removeprefix('left out: ')}",
+                title=check.title
+                or f"A later window is left out: {check.count} {check.name.removeprefix('left out: ')}",
                 text="",
-                threshold=f"the window with most launches lacks the record of more than {percent(MOST_UNKNOWN)}",
+                threshold=f"more than {percent(MOST_UNKNOWN)} of the launches, of all or of another window, have no record",
             )
     step = diagnosis.step
     if (
