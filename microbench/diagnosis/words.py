@@ -24,6 +24,7 @@ from microbench.diagnosis.diagnosis import (
     Step,
     another_gpu,
     each,
+    window_of,
 )
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use
@@ -818,6 +819,10 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         change = f"It waits for what comes {pace}: more workers help a loader; a camera or a timer sets the pace"
     elif most is not None and most.name.startswith(WAITING) and most.helps:
         change = f"{most.helps[0].upper()}{most.helps[1:]}"
+    elif (kernel := _awaited(diagnosis)) is not None:
+        name, waits_s, often = kernel
+        title += f", and the GPU waits {as_time(waits_s)} before {plain(name, LONGEST_NAME)}, {often} times a step"
+        change = "See what the host does each time before it launches that kernel, and do it once"
     elif submits:
         change = "Do on the GPU what of it computes on the CPU; a graph saves what only prepares work of the GPU"
     yield Finding(
@@ -829,6 +834,22 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         "while the GPU idles",
         advice=change,
     )
+
+
+def _awaited(diagnosis: Diagnosis) -> tuple[str, float, int] | None:
+    """The kernel before which the GPU idles for most of its idle time, how long in s, and how often it comes in a step.
+    None if it comes once, where the step prepares data, or so often that its name says little."""
+    trace, steps, idle = diagnosis.trace, diagnosis.steps, diagnosis.idle
+    if steps is None or idle is None:
+        return None
+    begin_ns, end_ns = window_of(trace, steps)
+    gaps = gaps_of(trace.work, idle.device, begin_ns, end_ns)
+    waits_ns = np.bincount(trace.work["name"][gaps.work], gaps.end_ns - gaps.begin_ns, len(trace.names))
+    most, inside = int(np.argmax(waits_ns)), (trace.work["begin_ns"] >= begin_ns) & (trace.work["begin_ns"] < end_ns)
+    often = np.count_nonzero(trace.work["name"][inside] == most)
+    if 2e-9 * waits_ns[most] < idle.idle_s or not 2 * steps.count <= often <= WARNING * np.count_nonzero(inside):
+        return None
+    return name_of(trace, most), each(diagnosis, float(waits_ns[most]) * 1e-9), round(often / steps.count)
 
 
 # How to hide each kind of communication behind other work.
