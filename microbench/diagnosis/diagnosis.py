@@ -258,10 +258,8 @@ def diagnose(
         others_s = (found.exposed_s + found.copies_s) / steps.count if found is not None else 0.0
         foreseen = _foreseen(steps, typical, fit, health, costs, known, latencies, beyond, others_s)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
-        if known is None and found is not None and foreseen.step is not None:  # a step is no shorter than its work
-            works_s, one = found.busy_s / steps.count, foreseen.step
-            ends = {end: max(getattr(one, end), works_s) for end in ("unwatched_s", "low_s", "high_s")}
-            foreseen = foreseen._replace(step=msgspec.structs.replace(one, **ends))
+        if known is None and found is not None and foreseen.step is not None:
+            foreseen = foreseen._replace(step=_no_shorter(foreseen.step, found.busy_s / steps.count))
         if given is not None and foreseen.step is not None:
             told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
             foreseen = foreseen._replace(step=told)
@@ -312,6 +310,14 @@ def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     if steps is not None:
         return int(steps.begins_ns[0]), int(steps.begins_ns[-1])
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
+
+
+def _no_shorter(step: Step, works_s: float) -> Step:
+    """The step, which without the recorder is no shorter than the GPU's work. If it is played shorter, what it is
+    recorded as is the other end."""
+    high_s = step.high_s if step.high_s > works_s else step.watched_s
+    low_s, step_s = max(step.low_s, works_s), max(step.unwatched_s, works_s)
+    return msgspec.structs.replace(step, unwatched_s=step_s, low_s=low_s, high_s=high_s)
 
 
 def _given(

@@ -335,7 +335,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 title=check.title
                 or f"A later window is left out: {check.count} {check.name.removeprefix('left out: ')}",
                 text="",
-                threshold=f"more than {percent(MOST_UNKNOWN)} of the launches, of all or of another window, have no record",
+                threshold=f"more than {percent(MOST_UNKNOWN)} of all launches, or of another window's, have no record",
             )
     step = diagnosis.step
     if (
