@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, cast
 
 import msgspec
+import numpy as np
 
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
@@ -259,7 +260,7 @@ def diagnose(
         foreseen = _foreseen(steps, typical, fit, health, costs, known, latencies, beyond, others_s)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
         if known is None and found is not None and foreseen.step is not None:
-            foreseen = foreseen._replace(step=_no_shorter(foreseen.step, found.busy_s / steps.count))
+            foreseen = foreseen._replace(step=_no_shorter(foreseen.step, _works_s(trace, steps, found)))
         if given is not None and foreseen.step is not None:
             told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
             foreseen = foreseen._replace(step=told)
@@ -310,6 +311,17 @@ def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     if steps is not None:
         return int(steps.begins_ns[0]), int(steps.begins_ns[-1])
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
+
+
+def _works_s(trace: Trace, steps: Steps, found: Idle) -> float:
+    """The least time in s of a step in which the GPU works: kernels of several streams may run side by side for longer
+    than they did."""
+    begin_ns, end_ns = window_of(trace, steps)
+    work = trace.work[(trace.work["begin_ns"] < end_ns) & (trace.work["end_ns"] > begin_ns)]
+    work = work[work["device"] == found.device]
+    lasts_ns = np.minimum(work["end_ns"], end_ns) - np.maximum(work["begin_ns"], begin_ns)
+    longest_s = float(np.bincount(np.unique(work["stream"], return_inverse=True)[1], lasts_ns).max()) * 1e-9
+    return min(longest_s + found.exposed_s + found.copies_s, found.busy_s) / steps.count
 
 
 def _no_shorter(step: Step, works_s: float) -> Step:
