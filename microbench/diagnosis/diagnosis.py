@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, cast
 
 import msgspec
+import numpy as np
 
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
@@ -36,7 +37,8 @@ from microbench.traces.trace import FAILED, UNRECORDED, Trace, name_of
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
-# The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this.
+# The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this. It is enough
+# where no step repeats: then nobody knows these costs, and what happens once is in that time.
 NEARLY_BUSY = 0.85
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
@@ -58,8 +60,8 @@ HALVINGS = 16
 # The host makes a step long if the step would take less than this share of its time without the host's.
 ON_GPU = 0.9
 LOOP_CALL = call_name(LOOP_LAYER, 0)
-# A recording makes the GPU's own work longer by no more than this share.
-LONGER_WORK = 0.1
+# A step that was timed in another run may be shorter by this share than the GPU's work in this one.
+OTHER_RUN = 0.1
 # Longer steps are not played: 100 000 kernels take seconds, and a diagnosis plays some forty of them.
 MOST_PLAYED = 30_000
 # What the step would take is played without so many owners, which have at least this share of it.
@@ -252,8 +254,7 @@ def diagnose(
         foreseen = _foreseen(steps, typical, fit, health, costs, known, latencies, beyond, others_s)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
         if known is None and found is not None:
-            works_s, copied_s = (one_s / steps.count for one_s in (found.busy_s / (1 + LONGER_WORK), found.copies_s))
-            foreseen = _on_gpu(foreseen, works_s, copied_s)
+            foreseen = _on_gpu(foreseen, _works_s(trace, steps, found), found.copies_s / steps.count)
         if given is not None and foreseen.step is not None:
             told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
             foreseen = foreseen._replace(step=told)
@@ -326,6 +327,25 @@ def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
 
 
+def _works_s(trace: Trace, steps: Steps, found: Idle) -> float:
+    """The least time in s of a step in which the GPU works: kernels of several streams may run side by side for longer
+    than they did."""
+    begin_ns, end_ns = window_of(trace, steps)
+    work = trace.work[(trace.work["begin_ns"] < end_ns) & (trace.work["end_ns"] > begin_ns)]
+    work = work[work["device"] == found.device]
+    lasts_ns = np.minimum(work["end_ns"], end_ns) - np.maximum(work["begin_ns"], begin_ns)
+    longest_s = float(np.bincount(np.unique(work["stream"], return_inverse=True)[1], lasts_ns).max()) * 1e-9
+    return min(longest_s + found.exposed_s + found.copies_s, found.busy_s) / steps.count
+
+
+def _no_shorter(step: Step, works_s: float) -> Step:
+    """The step, which without the recorder is no shorter than the GPU's work. If it is played shorter, what it is
+    recorded as is the other end."""
+    high_s = step.high_s if step.high_s > works_s else step.watched_s
+    low_s, step_s = max(step.low_s, works_s), max(step.unwatched_s, works_s)
+    return msgspec.structs.replace(step, unwatched_s=step_s, low_s=low_s, high_s=high_s)
+
+
 def _given(
     trace: Trace, steps: Steps, typical: Recorded, costs: Mapping[str, Constant], found: Idle | None, given_s: float
 ) -> Given:
@@ -335,7 +355,7 @@ def _given(
     Raises UsageError if there is none.
     """
     free, watched_s = unwatched(typical, costs), steps.step_s
-    works_s = (found.busy_s - found.exposed_s) / steps.count / (1 + LONGER_WORK) if found is not None else 0.0
+    works_s = (found.busy_s - found.exposed_s) / steps.count / (1 + OTHER_RUN) if found is not None else 0.0
     least_s, likely_s = (max(watched_s - cost_s, works_s) for cost_s in (free.high_s, free.cost_s))
     return meant(trace, steps, typical.kernels, given_s, works_s, least_s, likely_s)
 
@@ -357,8 +377,8 @@ def _bound(
     if found is None or found.span_s <= 0:
         return None
     recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
-    works_s, once_s = found.busy_s - found.exposed_s, found.first_use_s if step is None else 0.0
-    if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s - once_s):
+    works_s = found.busy_s - found.exposed_s
+    if works_s >= NEARLY_BUSY * found.span_s and (step is None or works_s >= BUSY * (found.span_s - recorder_s)):
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     if step is None and _starts(found):
         return "start-up"
@@ -415,8 +435,7 @@ def _on_gpu(foreseen: Foreseen, works_s: float, copied_s: float) -> Foreseen:
     the GPU does nothing but copy."""
     if (step := foreseen.step) is None or works_s <= step.low_s:
         return foreseen
-    ends = {end: max(getattr(step, end), works_s) for end in ("unwatched_s", "low_s", "high_s")}
-    limited = msgspec.structs.replace(step, **ends)
+    limited = _no_shorter(step, works_s)
     if works_s <= step.unwatched_s:
         return foreseen._replace(step=limited)
     found = ((one, max(one.step_s, works_s - copied_s)) for one in foreseen.remedies if one.name in FASTER_COPIES)
@@ -515,7 +534,7 @@ def _with_interval(step: Step, typical: Recorded, fit: Fit, workload: Workload, 
     """The step with its time without the recorder, which reaches ``around_s`` either way because of the recorder, as
     far as processes differ, and by the share ``off`` by which the step as recorded is played too short or too long."""
     alone_s = step_time(workload, fit, "stream") / typical.steps
-    step_s = step.watched_s if typical.replays else alone_s
+    step_s = step.watched_s if typical.replays else min(alone_s, step.watched_s)
     faster_s, slower_s = (
         step_time(scaled(workload, host), fit, "stream") / typical.steps - alone_s
         for host in (1 - PROCESSES, 1 + PROCESSES)
@@ -717,7 +736,7 @@ def _graph(
     others_s: float,
 ) -> Graph:
     """The step as graphs, with its interval, and what making them takes. It is no shorter than the kernels of one
-    stream, which recording may have made longer."""
+    stream."""
     shortest, replayed, longest = (_replayed(workload, typical, fit, end) for end in ("low", "typical", "high"))
     workload = filled(workload, fit)
     pauses = typical.changes.get("pauses", {})
@@ -734,7 +753,7 @@ def _graph(
     for part in workload.parts:
         if isinstance(part, Kernels):
             works_s[part.stream] += sum(part.durations_s)
-    least_s = max(works_s.values(), default=0.0) / typical.steps / (1 + LONGER_WORK) - others_s
+    least_s = max(works_s.values(), default=0.0) / typical.steps - others_s
     step_s, low_s, high_s = (max(each * longer / typical.steps, least_s) for each in ends)
     making_s = sum(making(workload, fit, step.unwatched_s * typical.steps)) * typical.shapes / typical.steps
     speedup, before_s = step.unwatched_s / step_s, step.unwatched_s

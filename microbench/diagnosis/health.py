@@ -24,6 +24,7 @@ Verdict = Literal["idle time", "short gaps", "prediction"]
 
 # Shares of the work or the calls above which a verdict is not given.
 MOST_UNKNOWN = 0.05
+WITHOUT = "without a record"
 # Lost records that only name what the host does.
 NAMING_ONLY = ("NVTX events", "OS events")
 # Records that are left out because of what is in them, not of their number.
@@ -35,7 +36,7 @@ WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
 UNALIGNED_NS = 10_000
 # A trace without marked steps, with fewer turns than this, needs so much work for a verdict, in pieces or in time.
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
-KERNEL = WORK_KINDS.index("kernel")
+KERNEL, NEVER = WORK_KINDS.index("kernel"), np.iinfo(np.int64).max
 # If work waits in its queue for a larger share of the time, other programs probably use the GPU.
 MOST_HELD = 0.3
 HELD = "kernels and copies that may have waited in their queue"
@@ -90,7 +91,7 @@ class Check(msgspec.Struct, frozen=True):
 
 def checks(trace: Trace, steps: Steps | None) -> tuple[Check, ...]:
     """What is odd about this trace and the steps that were found in it; empty if nothing is."""
-    return tuple(_checks(trace, steps))
+    return tuple(msgspec.structs.replace(one, share=min(one.share, 1.0)) for one in _checks(trace, steps))
 
 
 def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
@@ -234,7 +235,16 @@ def launches_of(trace: Trace) -> tuple[Chosen, Chosen, Chosen]:
 def _launches(trace: Trace) -> Iterator[Check]:
     """Launches without work: they were captured into a graph, they failed, or their records are lost."""
     launches, captured, submits = launches_of(trace)
-    submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
+    behind = int(np.flatnonzero(submits).max(initial=-1)) + 1
+    if (last := int(launches[behind:].sum())) > MOST_UNKNOWN * launches.sum():
+        yield Check(
+            f"launches at the end {WITHOUT}", last, last / int(launches.sum()),
+            "the recording ended before the GPU had run their kernels, or lost them", (),
+            f"The last {last} of {counted(int(launches.sum()), 'launch', 'launches')} have no record: the recording "
+            "ended before the GPU, or lost them",
+            FEWER[trace.format],
+        )  # fmt: skip
+    submits[behind:] = True
     if graphed := int(captured.sum()):
         whose = "XLA's command buffer" if any(name.split(".")[0] == "jax" for name in trace.versions) else "a graph"
         yield Check(
@@ -360,8 +370,11 @@ def _unawaited(trace: Trace) -> tuple[int, int]:
     own = work[work["call"] != NONE]
     if not len(waits) or len(np.unique(processes[calls["thread"]])) > 1 or len(np.unique(own["device"])) > 1:
         return 0, 0  # of several processes or GPUs nobody knows which one it waited for
+    behind = int(own["call"].max()) + 1  # a wait behind launches without a record was for another GPU, or it lost them
+    unrecorded = np.flatnonzero(launches_of(trace)[0][behind:])[:1]
+    waits = waits[waits["begin_ns"] < np.append(calls["begin_ns"][behind:][unrecorded], NEVER)[0]]
     first = np.searchsorted(waits["begin_ns"], calls["end_ns"][own["call"]])
-    ends = np.append(waits["end_ns"], np.iinfo(np.int64).max - UNALIGNED_NS)[first]
+    ends = np.append(waits["end_ns"], NEVER - UNALIGNED_NS)[first]
     late_ns = own["end_ns"] - ends
     late_ns = late_ns[late_ns > UNALIGNED_NS]
     return len(late_ns), int(late_ns.sum())

@@ -57,6 +57,7 @@ LONGEST_WAY_NS = 20_000
 # A call of these kinds takes longer than this only when it does something for the first time. The first launch of a
 # kernel that takes so many times as long as launches do loads its code.
 LONGEST_CALL_NS, LOADS = 500_000, 100
+# A graph of many kernels takes long to launch each time.
 FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls")
 
 
@@ -190,13 +191,13 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     gaps = gaps_of(trace.work, device, begin_ns, end_ns)
     causes, named, stacks = dict.fromkeys(CAUSES, 0), Counter[tuple[Cause, str]](), Counter[Stack]()
     begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
-    loads = _loads(trace)
+    loads, graphs = _loads(trace), np.array(["GraphLaunch" in name for name in (*trace.names, "")])
     between_ns = np.zeros(len(gaps.begin_ns))
     half_ns, first_use_ns, waited_ns = np.median(begins_ns) if len(begins_ns) else 0, 0, 0
     for pieces in stretches(trace, gaps):
         length_ns = pieces.end_ns - pieces.begin_ns
         first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE]) & (pieces.end_ns <= half_ns)
-        first &= length_ns > LONGEST_CALL_NS
+        first &= (length_ns > LONGEST_CALL_NS) & ~graphs[pieces.call]
         within = np.searchsorted(loads["begin_ns"], pieces.begin_ns, "right") - 1
         first |= (within >= 0) & (pieces.begin_ns < np.append(loads["end_ns"], 0)[within])
         first_use_ns += int(length_ns[first].sum())

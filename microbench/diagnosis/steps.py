@@ -21,6 +21,9 @@ IntArray = npt.NDArray[np.int64]
 DIFFERENT = 8  # calls that a step has if it is found without the waits of the program, or if it is the only one
 FEWEST = 3  # the fewest steps that count as a repetition
 COVERED = 0.6  # the share of the trace, or of the GPU's work, that annotated steps must cover
+# So many first steps at most are left out if the others are nearly equal, and the last of these differs from them by so
+# many times: it loads code, or its work ends a queue that is no longer filled.
+EQUAL, ODD, MOST_ODD = 1.2, 1.4, 2
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
 UNEQUAL, MOST_PARTS = 10, 8  # of so few annotated steps none submits so many times as much as another
 MOST_PAIRS = 500  # of steps that are held against each other
@@ -28,6 +31,7 @@ REPEATED = 0.5  # the share of calls that must repeat in steps
 # The share of the GPU's work that repeating calls have at least if they are the program and not a part of it. In 200
 # public traces programs had 0.31 or more, layers and single phases 0.22 or less.
 LARGE = 0.25
+MINORITY = 0.5  # calls that repeat and have less of the kernels' time are the steps if no others have more
 AHEAD = 33  # a step may make the same call fewer than this many times
 MOST_SHAPES = 16  # steps of this many kinds may take turns
 SAME = 0.01  # shares of equal calls that differ by less are the same
@@ -53,8 +57,8 @@ class Steps(msgspec.Struct, frozen=True):
     that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
     ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number, or the
     place of the loop. ``calls_of`` is the function, or the line, that was asked for, of which each step is a call.
-    ``loops`` are the places of the other loops that submit work, and the time of a turn in s. Of few annotated steps it
-    has what repeats in them, too.
+    ``loops`` are the places of the other loops that submit work, and the time of a turn in s. It has first steps that
+    were left out, and of few annotated steps what repeats in them, too.
     """
 
     begins_ns: IntArray
@@ -115,7 +119,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     others = [(one.place, one.turn_s) for one in own if one.all_submits or one.turn_s > steps.step_s]
     if part is not None and 2 * part.step_s < steps.step_s:
         others.append(("a part that repeats", part.step_s))
-    return msgspec.structs.replace(steps, loops=tuple(others))
+    return msgspec.structs.replace(steps, loops=(*steps.loops, *others))
 
 
 def found_elsewhere(steps: Steps, parts: Iterable[Trace]) -> Steps:
@@ -270,15 +274,36 @@ def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
 
 
 def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
-    """The longest stretch of calls that repeat. If without waits and copies to the host a part of it repeats by itself,
-    with so many different calls that it is no layer, it is the step: a program may wait or read a number in some alone.
-    If nothing repeats, it is that of calls that submit work, where these are nearly all.
+    """The calls that repeat. If that is little of the work, such as the layers of one prefill, they are those before or
+    behind them if these have more of it."""
+    found = _repeated_at(trace, tokens, np.arange(len(trace.calls)))
+    if found and (most := _kernel_share(trace, found[0])) < MINORITY:
+        first, last = found[0].begins[[0, -1]].tolist()
+        for places in (np.arange(first), np.arange(last, len(trace.calls))):
+            other = _repeated_at(trace, tokens, places)
+            if other and (share := _kernel_share(trace, other[0])) > most:
+                found, most = other, share
+    return found
+
+
+def _kernel_share(trace: Trace, one: Found) -> float:
+    """The share of the time of all kernels that those of these steps have."""
+    kernels = trace.work[trace.work["kind"] == WORK_KINDS.index("kernel")]
+    inside = (kernels["call"] >= one.begins[0]) & (kernels["call"] < one.begins[-1])
+    lasts = kernels["end_ns"] - kernels["begin_ns"]
+    return float(lasts[inside].sum() / max(lasts.sum(), 1))
+
+
+def _repeated_at(trace: Trace, tokens: Tokens, places: IntArray) -> list[Found]:
+    """The longest stretch of the calls at these places that repeat. If without waits and copies to the host a part of
+    it repeats by itself, with so many different calls that it is no layer, it is the step: a program may wait or read a
+    number in some alone. If nothing repeats, it is that of calls that submit work, where these are nearly all.
     """
     work = trace.work
     looks = _waits(trace)
     looks[work["call"][to_host(work) & (work["call"] != NONE)]] = True
-    whole = _repeating(trace, tokens, looks, np.arange(len(trace.calls)))
-    parts = _repeating(trace, tokens, looks, np.flatnonzero(~looks)) if looks.any() else []
+    whole = _repeating(trace, tokens, looks, places)
+    parts = _repeating(trace, tokens, looks, places[~looks[places]]) if looks[places].any() else []
     if whole and parts:
         (longer, *_), (shorter, *_) = whole[0], parts[0]
         submits = np.append(0, np.cumsum(tokens.submits & ~looks))
@@ -286,8 +311,8 @@ def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
         step = tokens.names[shorter[0] : shorter[1]][tokens.submits[shorter[0] : shorter[1]]]
         if more >= 2 * fewer > 0 and more % fewer == 0 and len(np.unique(step)) >= DIFFERENT:
             return parts
-    submits = np.flatnonzero(tokens.submits)
-    if whole or parts or len(submits) in (len(looks), np.count_nonzero(~looks)):  # the same calls as before
+    submits = places[tokens.submits[places]]
+    if whole or parts or len(submits) in (len(places), np.count_nonzero(~looks[places])):  # the same calls as before
         return whole or parts
     return [
         one for one in _repeating(trace, tokens, looks, submits)
@@ -455,10 +480,16 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
         least = 1 if several else DIFFERENT
         if np.count_nonzero(tokens.submits[begins[0] : begins[-1]]) < least:
             return None
-        begins_ns[0], begins_ns[-1] = span_ns
+        begins_ns[0], begins_ns[-1] = _lasting(trace.work, begins, span_ns)
     if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0) or np.any(np.diff(begins) <= 0):  # one has no call
         return None
-    return _made(tokens, begins_ns, begins.astype(np.int64), found, name)
+    each_ns = np.diff(begins_ns)
+    odd = next((count for count in range(1, MOST_ODD + 1) if _is_odd(each_ns[:count], each_ns[count:])), 0)
+    made = _made(tokens, begins_ns[odd:], begins[odd:].astype(np.int64), found, name)
+    if not odd:
+        return made
+    left_out = "the first step, left out," if odd == 1 else f"the first {odd} steps, left out, each"
+    return msgspec.structs.replace(made, loops=((left_out, float(each_ns[:odd].mean()) * 1e-9),))
 
 
 def part_of(trace: Trace, steps: Steps, first: int, last: int) -> Steps:
@@ -482,6 +513,23 @@ def _made(tokens: Tokens, begins_ns: IntArray, begins: IntArray, found: Source, 
         found=found,
         name=name,
     )
+
+
+def _lasting(work: Table, begins: IntArray, span_ns: tuple[int, int]) -> tuple[int, int]:
+    """When the steps of a few annotations begin and end: the GPU may still be busy with what came before them, and with
+    their own work behind them."""
+    own = work[(work["call"] >= begins[0]) & (work["call"] < begins[-1])]
+    begin_ns = int(own["begin_ns"].min())
+    before = work[(work["call"] < begins[0]) & (work["device"] == own["device"][0]) & (work["begin_ns"] < begin_ns)]
+    begin_ns = min(begin_ns, int(before["end_ns"].max(initial=0)))
+    return max(span_ns[0], begin_ns), max(span_ns[1], int(own["end_ns"].max()))
+
+
+def _is_odd(first_ns: IntArray, others_ns: IntArray) -> bool:
+    """Whether the last of the first steps is unlike the others, which are two or more and nearly equal."""
+    if len(others_ns) < 2 or others_ns.max() > EQUAL * others_ns.min():
+        return False
+    return not 1 / ODD <= first_ns[-1] / np.median(others_ns) <= ODD
 
 
 def _likeness(values: IntArray, begins: IntArray, every: int) -> float:

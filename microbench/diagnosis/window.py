@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time
-from microbench.diagnosis.health import MOST_UNKNOWN, Chosen, launches_of
+from microbench.diagnosis.health import MOST_UNKNOWN, WITHOUT, Chosen, launches_of
 from microbench.diagnosis.idle import busiest
 from microbench.traces.collector import MAX_TIME_NS
 from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
@@ -24,7 +24,6 @@ MOST_CALLS = 100_000
 MOST_OTHERS, OTHER_CALLS, LEAST_REST = 3, 20_000, 0.25
 
 OTHERS = "kernels and copies of other processes on other GPUs"
-WITHOUT = "without a record"
 
 
 def begin_of(trace: Trace) -> int:

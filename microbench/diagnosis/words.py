@@ -15,6 +15,7 @@ from microbench.diagnosis import advice
 from microbench.diagnosis.communication import PLUMBING, Collective, launching
 from microbench.diagnosis.diagnosis import (
     BUSY,
+    NEARLY_BUSY,
     REPLAYS,
     WORTH,
     Bound,
@@ -27,7 +28,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use, per_parameter
-from microbench.diagnosis.health import HELD, MOST_UNKNOWN
+from microbench.diagnosis.health import HELD, MOST_UNKNOWN, WITHOUT
 from microbench.diagnosis.host_time import BACKWARD, BETWEEN
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, gaps_of, owners, said
 from microbench.diagnosis.owners import (
@@ -46,7 +47,7 @@ from microbench.diagnosis.owners import (
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
 from microbench.diagnosis.steps import PAUSE_S
-from microbench.diagnosis.window import OTHERS, WITHOUT
+from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
 from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Format, Processor, Trace, name_of
@@ -294,7 +295,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity=severity,
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. Of that it idles for: {', '.join(named) if named else 'no cause of note'}.",
-        threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
+        threshold="what takes at least half of the idle time; GPU-bound from "
+        f"{round_percent(BUSY if step is not None else NEARLY_BUSY)} of the time on",
     )
 
 
@@ -356,9 +358,10 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             yield Finding(
                 rule="diagnose.window",
                 severity="note",
-                title=f"A later window is left out: {check.count} {check.name.removeprefix('left out: ')}",
+                title=check.title
+                or f"A later window is left out: {check.count} {check.name.removeprefix('left out: ')}",
                 text="",
-                threshold=f"the window with most launches lacks the record of more than {percent(MOST_UNKNOWN)}",
+                threshold=f"more than {percent(MOST_UNKNOWN)} of all launches, or of another window's, have no record",
             )
 
 
@@ -862,6 +865,10 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         change = f"It waits for what comes {pace}: more workers help a loader; a camera or a timer sets the pace"
     elif most is not None and most.name.startswith(WAITING) and most.helps:
         change = f"{most.helps[0].upper()}{most.helps[1:]}"
+    elif (kernel := _awaited(diagnosis)) is not None:
+        name, waits_s, often = kernel
+        title += f", and the GPU waits {as_time(waits_s)} before {plain(name, LONGEST_NAME)}, {often} times a step"
+        change = "See what the host does each time before it launches that kernel, and do it once"
     elif submits:
         change = "Do on the GPU what of it computes on the CPU; a graph saves what only prepares work of the GPU"
     yield Finding(
@@ -895,6 +902,22 @@ def _paused_steps(diagnosis: Diagnosis) -> Iterator[Finding]:
         "idle time",
         advice=helps[:1].upper() + helps[1:] or "Find what these steps do beyond the others",
     )
+
+
+def _awaited(diagnosis: Diagnosis) -> tuple[str, float, int] | None:
+    """The kernel before which the GPU idles for most of its idle time, how long in s, and how often it comes in a step.
+    None if it comes once, where the step prepares data, or so often that its name says little."""
+    trace, steps, idle = diagnosis.trace, diagnosis.steps, diagnosis.idle
+    if steps is None or idle is None:
+        return None
+    begin_ns, end_ns = window_of(trace, steps)
+    gaps = gaps_of(trace.work, idle.device, begin_ns, end_ns)
+    waits_ns = np.bincount(trace.work["name"][gaps.work], gaps.end_ns - gaps.begin_ns, len(trace.names))
+    most, inside = int(np.argmax(waits_ns)), (trace.work["begin_ns"] >= begin_ns) & (trace.work["begin_ns"] < end_ns)
+    often = np.count_nonzero(trace.work["name"][inside] == most)
+    if 2e-9 * waits_ns[most] < idle.idle_s or not 2 * steps.count <= often <= WARNING * np.count_nonzero(inside):
+        return None
+    return name_of(trace, most), each(diagnosis, float(waits_ns[most]) * 1e-9), round(often / steps.count)
 
 
 # How to hide communication behind other work: by a name in the code that launches it, or in all of the trace, or by its

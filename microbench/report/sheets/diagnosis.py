@@ -53,8 +53,10 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
 def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     step, trace = diagnosis.step, diagnosis.trace
     if step is None:
+        replays = sum("GraphLaunch" in trace.names[name] for name in trace.calls["name"].tolist())
         pieces = counted(len(trace.work), "kernel or copy", "kernels and copies")
         counts = f"{pieces}, {counted(len(trace.calls), 'call')}"
+        counts += f", of which {counted(replays, 'replays a graph', 'replay graphs')}" if replays else ""
         return [answer_line("trace", counts, f"no step repeats; {words.most_often(trace)}")]
     alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
