@@ -261,11 +261,22 @@ class Graph:
             if before is None or one.grad is before:
                 places = self._each if id(one) in reads.leading else self._counted
                 places.append((partial(getattr, one, "grad"), CALLED, before, f"{name}.grad"))
-        self._named, tests = dict[str, Any](), list[str]()
-        for number, (holder, key, value, _) in enumerate(self._each):
-            self._named |= {f"holder{number}": holder, f"key{number}": key, f"value{number}": value}
-            tests.append(f"holder{number}{'()' if key is CALLED else f'[key{number}]'} is value{number}")
-        self._same = eval(f"lambda: {' and '.join(tests) or True}", self._named)  # a loop takes three times as long
+        self._part()
+
+    def _part(self) -> None:
+        """The places that each call looks at, entries and calls apart: one loop over both takes twice as long."""
+        self._entries = [(holder, key, value) for holder, key, value, _ in self._each if key is not CALLED]
+        self._calls = [(get, value) for get, key, value, _ in self._each if key is CALLED]
+
+    def _unchanged(self) -> bool:
+        """Whether what each call looks at is the very same objects."""
+        for holder, key, value in self._entries:
+            if holder[key] is not value:
+                return False
+        for get, value in self._calls:
+            if get() is not value:
+                return False
+        return True
 
     def fits(self, inputs: Any, also: Any) -> bool:
         """Whether a call may be replayed: such inputs, and nothing that the host decides by has changed.
@@ -273,10 +284,10 @@ class Graph:
         Raises RuntimeError if something has changed that was not counted, which earlier replays did not see.
         """
         try:
-            if not self._same():
+            if not self._unchanged():
                 if _other(self._each, 0, len(self._each)):
                     return False
-                self._named |= {f"value{number}": value for number, (_, _, value, _) in enumerate(self._each)}
+                self._part()
         except (LookupError, AttributeError, ValueError):  # it is no longer there
             return False
         if inputs != self._inputs or also != self._also:
