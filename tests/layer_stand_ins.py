@@ -147,7 +147,10 @@ class CoreBuilder:
 
 
 CONTEXT = LayerContext(cubin=b"cubin", stream_handle=STREAM, device_index=3, pointers=(16, 32, 48))
-SAME_KERNEL = ("cuda_bindings", "cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "triton", "warp")
+SAME_KERNEL = (
+    "cuda_bindings", "cuda_core", "cupy_raw", "cute_dsl", "numba_configured", "numba_each_call", "tilelang", "triton",
+    "warp",
+)  # fmt: skip
 SPINNING = ("cuda_core", "cupy_raw", "numba_configured")
 GRAPHING = (*SPINNING, "torch_eager")
 ONE_OP = ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
@@ -377,6 +380,83 @@ def triton_stand_in(launches: Launches) -> ModuleType:
     return module("triton", jit=Kernel)
 
 
+class CuteError(Exception):
+    """CuTe DSL's error, which is no RuntimeError."""
+
+    def __init__(self, message: str, error_code: int | None = None) -> None:
+        super().__init__(message)
+        self.message, self.error_code = message, error_code
+
+
+def cute_stand_in(launches: Launches) -> ModuleType:
+    """Compiling is running the launching function, which makes a kernel of its annotated parameters."""
+
+    def kernel(function: Callable[..., None]) -> Callable[..., Any]:
+        kinds = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+        assert not kinds or list(kinds.values()) == ["pointer"] * 3 + [np.int32]
+
+        def called(*arguments: Any) -> SimpleNamespace:
+            def launch(grid: tuple[int, int, int], block: tuple[int, int, int], stream: int) -> None:
+                assert (grid, block) == ((1, 1, 1), (32, 1, 1))
+                launches.add(f"cutlass {function.__name__}", stream, *arguments)
+
+            return SimpleNamespace(launch=launch)
+
+        return called
+
+    def compile_for(launcher: Callable[..., None], *arguments: Any) -> Callable[..., None]:
+        assert len(arguments) in (1, 5)
+        return launcher
+
+    return module(
+        "cute", kernel=kernel, jit=lambda function: function, compile=compile_for, Pointer="pointer",
+        AddressSpace=SimpleNamespace(gmem="gmem"),
+    )  # fmt: skip
+
+
+def make_ptr(kind: str, address: int, space: str) -> int:
+    assert (kind, space) == ("float32", "gmem")
+    return address
+
+
+def tilelang_stand_in(launches: Launches) -> ModuleType:
+    """A kernel takes PyTorch's current stream from its tensors, and without one TVM's, which is 0."""
+
+    def compile_for(name: str) -> Callable[..., None]:
+        def kernel(*arguments: Any) -> None:
+            streams = sys.modules["torch" if arguments else "tvm_ffi"].current
+            launches.add(f"tilelang {name}", streams["stream"], *arguments)
+
+        return kernel
+
+    return module("tilelang", compile=compile_for, set_log_level=lambda level: None, disable_cache=lambda: None)
+
+
+def tilelang_language(launches: Launches) -> ModuleType:
+    def prim_func(function: Callable[..., None]) -> str:
+        kinds = [kind for name, kind in function.__annotations__.items() if name != "return"]
+        assert len({*map(id, kinds)}) == len(kinds), "parameters of one annotation object are one parameter"
+        return function.__name__
+
+    return module(
+        "language", prim_func=prim_func, float32="float32", int32="int32", Tensor=lambda shape, kind: [shape, kind]
+    )
+
+
+def tvm_ffi_stand_in(launches: Launches) -> ModuleType:
+    current = {"stream": 0}
+
+    @contextmanager
+    def use_torch_stream() -> Iterator[None]:
+        current["stream"] = sys.modules["torch"].current["stream"]
+        try:
+            yield
+        finally:
+            current["stream"] = 0
+
+    return module("tvm_ffi", current=current, use_torch_stream=use_torch_stream)
+
+
 def warp_stand_in(launches: Launches) -> ModuleType:
     def launch(kernel: str, dim: int, inputs: list[Any], stream: int, block_dim: int) -> None:
         assert (dim, block_dim) == (32, 32)
@@ -458,7 +538,11 @@ def put_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Launches:
         "numba": lambda _: module("numba", config=SimpleNamespace(ENABLE_CUDASIM=0)), "numba.cuda": numba_stand_in,
         "numba.cuda.cudadrv.error": lambda _: module("error", CudaDriverError=NumbaError),
         "microbench._kernels.numba_kernels": numba_kernels_stand_in, "torch": torch_stand_in, "triton": triton_stand_in,
-        "warp": warp_stand_in, "jax": jax_stand_in,
+        "warp": warp_stand_in, "jax": jax_stand_in, "tilelang": tilelang_stand_in,
+        "tilelang.language": tilelang_language, "tvm_ffi": tvm_ffi_stand_in,
+        "cutlass": lambda _: module("cutlass", Float32="float32", Int32=np.int32), "cutlass.cute": cute_stand_in,
+        "cutlass.cute.runtime": lambda _: module("runtime", make_ptr=make_ptr),
+        "cutlass.base_dsl.common": lambda _: module("common", DSLBaseError=CuteError),
     }  # fmt: skip
     for name, make in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, make(made))

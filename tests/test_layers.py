@@ -44,7 +44,7 @@ LINES = {
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
     "recorder": 1782,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
-    "gpu": 8390,
+    "gpu": 8563,  # CuTe DSL and TileLang
     "meter": 951,
     "experiments": 10254,  # compilers have bounded memory; green contexts; device launches and priorities in graphs
     "benchmarks": 4901,  # rates of functions; green contexts; device launches and priorities in graphs
@@ -70,6 +70,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "cuda": ("gpu", "_kernels", "experiments.link.collectives"),
     "cupy": ("gpu", "_kernels"),
     "cupyx": ("gpu", "_kernels"),
+    "cutlass": ("gpu.layers",),
     "dask": ("fleet",),
     "dask_jobqueue": ("fleet.clusters",),
     "distributed": ("fleet",),
@@ -86,8 +87,10 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "pynvml": ("gpu.machine.nvml",),
     "prometheus_client": ("service.metrics",),
     "rich": ("report.terminal", "cli"),
+    "tilelang": ("gpu.layers",),
     "torch": ("gpu.layers", "capture"),
     "triton": ("gpu.layers",),
+    "tvm_ffi": ("gpu.layers",),
     "typer": ("cli",),
     "warp": ("gpu.layers",),
 }

@@ -22,6 +22,7 @@ from layer_stand_ins import (
     Array,
     CoreBuilder,
     CoreError,
+    CuteError,
     Launches,
     NumbaError,
     put_stand_ins,
@@ -91,7 +92,7 @@ def test_a_run_records_the_titles_of_its_layers(benchmark: str, axis: str) -> No
 
 def test_the_simulated_gpu_has_the_declared_costs() -> None:
     costs = FakeCosts().layers
-    assert costs.keys() == {*COMPILED_LAYERS, *SAME_KERNEL, *ONE_OP} - {"warp"}
+    assert costs.keys() == {*COMPILED_LAYERS, *SAME_KERNEL, *ONE_OP} - {"cute_dsl", "tilelang", "warp"}
     assert costs["cupy_raw"] == base.LayerCosts(5500, 650, replay_ns=1500, make_ns=15_000, one_call=True)
     assert costs[LOOP_LAYER] == base.LayerCosts(3200, 10, replay_ns=0)
 
@@ -135,6 +136,7 @@ def test_numba_is_configured_once_or_at_each_call(launches: Launches) -> None:
 
 @pytest.mark.parametrize(("package", "name", "arguments"), [
     ("cupy", "cupy_raw", 0), ("cupy", "cupy_ufunc", 1), ("torch", "torch_out", 1), ("torch", "triton", 4),
+    ("torch", "tilelang", 4), ("torch", "tilelang", 0),
 ])  # fmt: skip
 def test_closing_restores_the_librarys_stream(launches: Launches, package: str, name: str, arguments: int) -> None:
     current = sys.modules[package].current
@@ -316,6 +318,41 @@ def test_triton_without_a_compiler_is_skipped_and_no_other_error_is(
     monkeypatch.setattr(sys.modules["triton"], "jit", lambda function: Kernel())
     with pytest.raises(expected):
         open_layer("triton", CONTEXT, 0)
+
+
+@pytest.mark.parametrize(("error", "expected", "words"), [
+    (ValueError("No registered target detector found an available target."), Skip, "No registered target"),
+    (RuntimeError("{}\nCompilation error:\nnvcc fatal : no such gpu\n\nCommand: nvcc"), Skip, "compiler: nvcc .* gpu$"),
+    (RuntimeError("cuModuleLoadData failed with error: CUDA_ERROR_NO_BINARY_FOR_GPU"), Skip, "NO_BINARY_FOR_GPU"),
+    (RuntimeError("CUDALaunch Error: CUDA_ERROR_ILLEGAL_ADDRESS"), RuntimeError, "ILLEGAL_ADDRESS"),
+])  # fmt: skip
+def test_a_tilelang_without_a_compiler_is_skipped_and_no_other_error_is(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception], words: str
+) -> None:
+    def refuse(function: str) -> None:
+        raise error
+
+    monkeypatch.setattr(sys.modules["tilelang"], "compile", refuse)
+    with pytest.raises(expected, match=words):
+        open_layer("tilelang", CONTEXT, 0)
+    assert (sys.modules["torch"].current["stream"], sys.modules["tvm_ffi"].current["stream"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("error", "expected", "words"), [
+    (KeyError("sm_75"), Skip, "does not compile for this GPU: 'sm_75'$"), (KeyError("a"), KeyError, "a"),
+    (CuteError("cudaErrorNoKernelImageForDevice (error code: 209) \n\x1b[0m", 209), Skip, r"\(error code: 209\)$"),
+    (CuteError("cudaErrorIllegalAddress (error code: 700) \n", 700), CuteError, "700"),
+    (CuteError("CUDA launch failed"), CuteError, "launch failed"),
+])  # fmt: skip
+def test_a_gpu_that_cute_dsl_has_no_code_for_is_skipped_and_no_other_error_is(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception], words: str
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(sys.modules["cutlass.cute"], "compile", refuse)
+    with pytest.raises(expected, match=words):
+        open_layer("cute_dsl", CONTEXT, 4)
 
 
 ERRORS = {"cuda_core": CoreError, "cupy_raw": RuntimeError, "numba_configured": NumbaError}

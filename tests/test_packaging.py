@@ -27,7 +27,7 @@ PINS = [
 ]
 
 HEAVY = {
-    "cuda", "cupy", "jax", "llvmlite", "numba", "numpy", "pynvml", "torch", "triton", "warp",
+    "cuda", "cupy", "cutlass", "jax", "llvmlite", "numba", "numpy", "pynvml", "tilelang", "torch", "triton", "warp",
 }  # fmt: skip
 # With rich and the structs that messages and files are made of, all that a command may load to answer --help.
 HEAVY_FOR_PACKAGE = HEAVY | {"msgspec", "rich", "typer"}
@@ -147,7 +147,7 @@ def test_installed_version_and_command_are_the_package_s() -> None:
     ("from microbench.traces import scanner", {"numba", "cuda", "cupy", "torch"}),
     ("from microbench.report.figures.catalogue import KINDS", {"numpy"}),
     ("from microbench.gpu.layers.base import layers; layers()",
-     {"cuda", "cupy", "numba.cuda", "torch", "triton", "warp", "jax"}),
+     {"cuda", "cupy", "cutlass", "numba.cuda", "tilelang", "torch", "triton", "warp", "jax"}),
 ])  # fmt: skip
 def test_what_is_used_is_all_that_is_imported(used: str, heavy: set[str]) -> None:
     code = f"import sys; ready = {{*sys.modules}}; {used}; print(*{{*sys.modules}} - ready, file=sys.stderr)"

@@ -1,11 +1,11 @@
-"""What do Python libraries add to a launch: cuda.core, CuPy, Numba, Triton, Warp, PyTorch, JAX?
+"""What do Python libraries add to a launch: cuda.core, CuPy, CuTe DSL, Numba, TileLang, Triton, Warp, PyTorch, JAX?
 
 Question
     What does one call through each Python library cost the host, compared with the same launch from a compiled loop?
 Method
     Two families answer different questions. same_kernel: each way to launch a kernel of one's own launches an empty
-    kernel with 0 or 4 arguments (three pointers and an integer); Numba, Triton and Warp compile theirs. one_op: an
-    array library computes x + 1 on one float32 element, which includes a type look-up and the allocation of the result.
+    kernel with 0 or 4 arguments (three pointers and an integer); Numba, Triton, Warp, CuTe DSL and TileLang compile
+    theirs. one_op: an array library computes x + 1 on one float32 element, with a type look-up and an allocation.
     A plain Python loop makes the calls and does nothing else. Each library has a process of its own. A stream capture
     checks that a call is one kernel. The compiled loop calls the driver (cuLaunchKernel); CUDA runtime is the same loop
     with cudaLaunchKernel, which <<<>>> in C++ becomes.

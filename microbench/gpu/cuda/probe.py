@@ -19,7 +19,7 @@ ORDINAL = re.compile(r"cuda:(\d+)")
 PACKAGES = (
     "cuda-microbench", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-python", "cuda-bindings", "cuda-core",
     "cuda-pathfinder", "cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
-    "nvmath-python", "torch", "triton", "jax", "jaxlib", "warp-lang",
+    "nvmath-python", "torch", "triton", "jax", "jaxlib", "warp-lang", "nvidia-cutlass-dsl", "tilelang",
 )  # fmt: skip
 
 
