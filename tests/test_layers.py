@@ -44,7 +44,7 @@ LINES = {
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
     "recorder": 1782,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
-    "gpu": 8563,  # CuTe DSL and TileLang
+    "gpu": 8562,  # CuTe DSL and TileLang
     "meter": 951,
     "experiments": 10254,  # compilers have bounded memory; green contexts; device launches and priorities in graphs
     "benchmarks": 4901,  # rates of functions; green contexts; device launches and priorities in graphs

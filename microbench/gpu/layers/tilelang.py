@@ -84,7 +84,6 @@ LAYERS = (
         package=PACKAGE,
         install=INSTALL,
         about="a kernel of TileLang's own, compiled once, one warp that does nothing; pointers as PyTorch tensors",
-        process="torch",  # its tensors are PyTorch's
         open=open_tilelang,
     ),
 )
