@@ -280,17 +280,17 @@ def test_tensors_of_inference_mode_are_put_back_and_varied() -> None:
     assert counts.tolist() == [2.0] * 16, "as after the two calls before"
 
 
-@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize(("seen", "scatter"), [(True, 1.2e-7), (False, 1.2e-7), (True, 1.5e-3)])
 def test_scatter_that_shows_before_a_value_changes_does_not_come_from_the_value(
-    seen: bool, monkeypatch: pytest.MonkeyPatch
+    seen: bool, scatter: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from microbench.capture import graphed, proof
 
-    held, run, turn = Space(rate=2.0), proof.Plan.run, itertools.cycle([0.0, 1.2e-7])
+    held, run, turn = Space(rate=2.0), proof.Plan.run, itertools.cycle([0.0, scatter])
 
     def scattered(plan: Any, call: Any, calls: int, change: Any = None) -> Any:
         ran = run(plan, call, calls, change)
-        more = 1 + next(turn) if change is not None else 1.0
+        more = 1 + next(turn) if change is not None or scatter > 1e-3 else 1.0
         return ran._replace(kept={at: [(name, one * more) for name, one in each] for at, each in ran.kept.items()})
 
     monkeypatch.setattr(proof.Plan, "run", scattered)
@@ -767,11 +767,16 @@ CACHE = """
 import torch
 
 class Cache:
-    def __init__(self): self.ready, self.last = False, None
+    ready = False
     def update(self, a):
         if not self.ready: self.store, self.ready = torch.zeros_like(a), True
-        self.last = self.store.add_(a) * 1
-        return self.last
+        return self.store.add_(a)
+
+class Growing(Cache):
+    def update(self, a):
+        if not self.ready: self.store, self.ready = torch.zeros_like(a), True
+        self.store = self.store + a
+        return self.store
 
 def model(a, cache): return cache.update(a) * 2
 """
@@ -790,11 +795,26 @@ def test_what_a_librarys_object_holds_is_looked_at_though_only_the_library_reads
     step = graphed(lambda a: library.model(a, cache))
     a = torch.ones(2)
     assert [step(a)[0].item() for _ in range(8)] == [2.0 * number for number in range(1, 9)]
-    assert step.counts["replays"] == 4, step.reasons
+    assert (step.counts["captures"], step.counts["replays"]) == (1, 4), step.reasons
     cache.store = torch.zeros(2)
     assert [step(a)[0].item() for _ in range(2)] == [2.0, 4.0], "the graph has the other store"
     cache.ready = False
     assert [step(a)[0].item() for _ in range(2)] == [2.0, 4.0]
+    growing = library.Growing()  # binds another tensor in each call, which a replay would not
+    step = graphed(lambda a: library.model(a, growing))
+    assert [step(a)[0].item() for _ in range(12)] == [2.0 * number for number in range(1, 13)]
+    assert step.counts["replays"] == 0
+    assert "each call changes growing.store" in next(iter(step.reasons))
+
+
+def test_what_also_returns_may_be_a_tensor_or_unlike_itself() -> None:
+    from microbench import graphed
+
+    for also in (torch.tensor([True, False, True]), float("nan")):
+        step = graphed(torch.sin, also=partial(lambda one: one, also))
+        for _ in range(8):
+            step(torch.ones(2))
+        assert step.counts == {"warm-ups": 3, "captures": 1, "replays": 5}
 
 
 def test_an_equal_value_that_is_another_object_is_replayed() -> None:
@@ -917,7 +937,8 @@ def test_torch_compile_is_timed_with_what_it_leaves_out(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "compile", compile)
     sets = [((torch.ones(2),), {}), ((torch.zeros(2),), {})]
     default, reduced = (compiled(torch.sin, sets, mode, lambda stage: None) for mode in ("default", "reduce-overhead"))
-    assert (default.why, reduced.why) == ("in 3 parts", "in 3 parts, 1 without a CUDA graph")
+    breaks = "graph breaks of 1 kind"
+    assert (default.why, reduced.why) == (breaks, f"{breaks}, 1 without a CUDA graph")
     assert default.median_s > 0
     assert 0.1 < reduced.ratio < 10
     refused = compiled(lambda a: a.item(), sets[:1], "default", lambda stage: None)

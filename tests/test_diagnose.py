@@ -2295,7 +2295,7 @@ def test_the_kernel_before_which_the_gpu_waits_is_named() -> None:
         made.wait()
     (told,) = (one for one in words.findings(diagnosed(made)) if one.rule == "diagnose.pauses")
     assert "before linear_relu_square_kernel, 4 times a step" in told.title
-    assert told.advice == "See what the host does each time before it launches that kernel, and do it once"
+    assert told.advice == "See what the host does each time before it launches that kernel, and do it once, or ahead"
 
 
 def test_pinned_copies_take_as_long_without_the_profiler() -> None:
@@ -2331,3 +2331,58 @@ def test_launches_at_the_end_without_a_record_are_said_and_no_clock_is_blamed() 
     late = diagnose(whole, costs())  # the clocks of a wait behind recorded work are
     assert "after the host waited for them" in late.why_no_idle
     assert max(check.share for check in late.health) <= 1
+
+
+def test_a_short_copy_beside_kernels_with_gaps_is_no_copy_bound_trace() -> None:
+    made, chance = Recorder(), np.random.default_rng(3)
+    made.launch("before", 200_000)
+    for _ in range(900):
+        made.launch(f"kernel_{chance.integers(900)}", 2200, call_ns=500)
+    call = made.call("cudaMemcpyAsync", 1000)
+    made.submit(call, "Memcpy HtoD", 1500, kind="copy", memories=("pinned", "device"), size=64)
+    found = diagnosed(made)
+    assert (found.steps, found.bound) == (None, "GPU-bound")
+
+
+@pytest.mark.parametrize("gap_us", [10, 100])
+def test_a_busy_gpu_that_copies_for_nearly_half_of_the_time_is_copy_bound(gap_us: int) -> None:
+    made, chance = Recorder(), np.random.default_rng(3)
+    for _ in range(40):
+        made.launch(f"kernel_{chance.integers(1000)}", 500_000)
+        call = made.call(f"cudaMemcpyAsync_{chance.integers(1000)}", 1000)
+        made.submit(call, "Memcpy HtoD", 480_000, kind="copy", memories=("pinned", "device"), size=1 << 24)
+        made.wait()
+        made.runs(gap_us * 1000)
+    found = diagnosed(made)
+    assert (found.steps, found.bound) == (None, "copy-bound")
+
+
+def test_launches_in_front_of_a_long_kernel_and_a_wait_stay_launch_bound() -> None:
+    made = Recorder()
+    for _ in range(12):
+        for _ in range(100):
+            made.launch("small", 3000)
+            made.runs(11_000)
+        made.launch("long", 1_000_000)
+        made.wait()
+    assert diagnosed(made).bound == "launch-bound"
+
+
+def test_the_gpu_waits_before_a_kernel_as_often_as_it_idles_there_and_never_before_a_copy() -> None:
+    made, copying = Recorder(), Recorder()
+    for _ in range(12):
+        for part in range(4):
+            made.launches(30)
+            copying.launches(30)
+            if part == 0:
+                made.runs(10_000_000)
+            made.launch("linear_relu_square_kernel", 50_000)
+            copying.runs(2_500_000)
+            call = copying.call("cudaMemcpyAsync", 3000)
+            copying.submit(call, "Memcpy HtoD", 9000, kind="copy", memories=("pinned", "device"), size=1 << 16)
+        made.wait()
+        copying.wait()
+    for one in (made, copying):
+        (told,) = (finding for finding in words.findings(diagnosed(one)) if finding.rule == "diagnose.pauses")
+        assert "times a step" not in told.title
+        assert told.advice.startswith("Prepare data ahead")

@@ -33,7 +33,7 @@ def blocked() -> Report:
              "the host waits for a value of the GPU", "keep the tensor, and read it after the loop", 3),
     ]  # fmt: skip
     rest, eager = Times("rest", 1.8e-3, 1.7e-3, 1.9e-3), Times("eager", 9.1e-3, 9e-3, 9.4e-3)
-    compiled = Times("torch.compile, default", 6.2e-3, 6e-3, 6.4e-3, "in 2 parts", 1.47)
+    compiled = Times("torch.compile, default", 6.2e-3, 6e-3, 6.4e-3, "graph breaks of 2 kinds", 1.47)
     return Report(stage="the rest", gpu="NVIDIA H100 80GB HBM3", blockers=stops, rest=rest, times=[eager, compiled])
 
 

@@ -182,6 +182,7 @@ class Graphed:
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
         changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
+        changing += [name for holder, key, value, name in reads.kept if now(holder, key) is not value]
         self._changing = ", ".join([*_changed(places, before, self._seen[1][-1]), *changing])
         if not self._changing:  # else it is right for this call, and for no other
             self._graphs.append(graph)
@@ -239,10 +240,10 @@ class Graph:
 
         ``grads`` are names of leaves, leaves, and their gradients before the capture.
         """
-        (self._inputs, _, self._also), self._turn, self._bound = kind, 0, BOUND[0] + HOOKS.next_id
+        self._kind, self._turn, self._bound = (kind[0], kind[2]), 0, BOUND[0] + HOOKS.next_id
         # Looked at in each call.
         self._each = [(get, CALLED, value, "a mode") for get, value in zip(MODES, kind[1], strict=True)]
-        self._each += [place for place in reads.kept if now(*place[:2]) is place[2]]
+        self._each += reads.kept
         self._counted: list[Place] = []  # looked at if a change was counted, and in turn
         for name, holder, key in reads.places:
             value = now(holder, key)
@@ -290,7 +291,7 @@ class Graph:
                 self._part()
         except (LookupError, AttributeError, ValueError):  # it is no longer there
             return False
-        if inputs != self._inputs or also != self._also:
+        if (inputs, also) != self._kind:  # as a tuple: what also() returns may be the same and not equal to itself
             return False
         bound = BOUND[0] + HOOKS.next_id
         self._turn += 1

@@ -22,7 +22,7 @@ import msgspec
 
 from microbench.capture.handover import Change
 from microbench.core.errors import MeasurementError, MicrobenchError
-from microbench.core.units import plain
+from microbench.core.units import counted, plain
 from microbench.experiments.own.culprit import attempt, called
 
 NO_STEPS = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
@@ -327,7 +327,7 @@ def gain(eager: Any, graphed: Callable[[], Any], sets: list[Any], report: Report
 
 
 def compiled(eager: Any, sets: list[Any], mode: str, stage: Callable[[str], None]) -> Times:
-    """The time by torch.compile, and into how many parts it splits the function; what it computes is not looked at."""
+    """The time by torch.compile, and how many kinds of calls break its graphs; what it computes is not looked at."""
     import torch
     from torch._dynamo.utils import counters
 
@@ -343,8 +343,8 @@ def compiled(eager: Any, sets: list[Any], mode: str, stage: Callable[[str], None
 
     if (error := attempt(warm_up).error) is not None:
         return Times(name, why=f"{type(error).__name__}: {plain(error, 120)}")
-    breaks, skipped = counters["graph_break"].total(), counters["inductor"]["cudagraph_skips"]
-    left = [f"in {breaks + 1} parts"] if breaks else []
+    breaks, skipped = len(counters["graph_break"]), counters["inductor"]["cudagraph_skips"]
+    left = [f"graph breaks of {counted(breaks, 'kind')}"] if breaks else []
     left += [f"{skipped} without a CUDA graph"] if skipped else []
     times, ratio = timed({"eager": _with_inputs(eager, turn), name: way})
     return msgspec.structs.replace(times[name], why=", ".join(left), ratio=ratio[0])

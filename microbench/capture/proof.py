@@ -363,8 +363,9 @@ class Plan:
                     bind(holder, key, value)
                     self._start.restore()
                 # What differs before the change does not come from it.
-                if all(map(is_rounding, found := differences(eager, graph, CHANGE_AT))):
-                    own = max(_widest(found), noise)
+                found = differences(eager, graph, CHANGE_AT)
+                own = max(_widest(found), noise)
+                if all(is_rounding(one) or one.relative <= OVER_SCATTER * noise for one in found):
                     found = [one for one in effect(eager, graph, own) if exact or not is_rounding(one)]
                 if not found:
                     if also is not proved.options["also"]:

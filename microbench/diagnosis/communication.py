@@ -45,9 +45,8 @@ SLOWEST_START_NS, SLOWEST_NS_PER_BYTE = 100_000, 8
 class Collective(NamedTuple):
     """One kind of communication: its pieces, their time together and that in which no other work ran, both in s.
 
-    ``in_turn`` says that most of it runs in streams that also compute, so that other work waits for it, and ``sized``
-    that how many bytes most of it moves is known. ``waits_s`` is how much longer than they need some pieces take, and
-    ``longest_s`` of the worst one what it takes and what it needs.
+    ``in_turn`` says that most of it runs in streams that also compute, so that other work waits for it. ``waits_s`` is
+    how much longer than they need some pieces take, and ``longest_s`` of the worst one what it takes and what it needs.
     """
 
     name: str
@@ -55,7 +54,6 @@ class Collective(NamedTuple):
     seconds: float
     exposed_s: float
     in_turn: bool
-    sized: bool
     waits_s: float
     longest_s: tuple[float, float]
 
@@ -170,14 +168,11 @@ def collectives(
             begin, end = np.maximum(chosen["begin_ns"], ends_ns[0]), np.minimum(chosen["end_ns"], ends_ns[1])
             exposed_ns = int((free_until(end) - free_until(begin)).sum())
             length_ns = int((end - begin).sum())
-            in_turn, sized = (
-                2 * int((end - begin)[own].sum()) > length_ns
-                for own in (np.isin(chosen["stream"], computing), chosen["bytes"] > 0)
-            )
+            in_turn = 2 * int((end - begin)[np.isin(chosen["stream"], computing)].sum()) > length_ns
             waits_ns = chosen["end_ns"] - chosen["begin_ns"] - needed_ns[which]
             most, own_ns = int(np.argmax(waits_ns)), int(np.minimum(waits_ns, end - begin).sum())
             needs_s = float(needed_ns[which[most]]) * 1e-9
             longest_s = needs_s + float(waits_ns[most]) * 1e-9, needs_s
             seconds = (length_ns * 1e-9, exposed_ns * 1e-9)
-            result.append(Collective(name, len(chosen), *seconds, in_turn, sized, own_ns * 1e-9, longest_s))
+            result.append(Collective(name, len(chosen), *seconds, in_turn, own_ns * 1e-9, longest_s))
     return tuple(sorted(result, key=lambda one: (-one.exposed_s, -one.seconds)))

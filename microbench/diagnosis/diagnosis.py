@@ -33,7 +33,7 @@ from microbench.model.forecast import making, predict, step_time
 from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
 from microbench.model.unknowns import End, filled
 from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import FAILED, UNRECORDED, Trace, name_of
+from microbench.traces.trace import FAILED, UNRECORDED, WORK_KINDS, Trace, name_of
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
@@ -332,7 +332,9 @@ def _works_s(trace: Trace, steps: Steps, found: Idle) -> float:
     than they did."""
     begin_ns, end_ns = window_of(trace, steps)
     work = trace.work[(trace.work["begin_ns"] < end_ns) & (trace.work["end_ns"] > begin_ns)]
-    work = work[work["device"] == found.device]
+    work = work[(work["device"] == found.device) & (work["kind"] != WORK_KINDS.index("copy"))]
+    if not len(work):
+        return found.busy_s / steps.count
     lasts_ns = np.minimum(work["end_ns"], end_ns) - np.maximum(work["begin_ns"], begin_ns)
     longest_s = float(np.bincount(np.unique(work["stream"], return_inverse=True)[1], lasts_ns).max()) * 1e-9
     return min(longest_s + found.exposed_s + found.copies_s, found.busy_s) / steps.count
@@ -379,7 +381,10 @@ def _bound(
     recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
     works_s = found.busy_s - found.exposed_s
     if works_s >= NEARLY_BUSY * found.span_s and (step is None or works_s >= BUSY * (found.span_s - recorder_s)):
-        return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
+        if found.copies_s > found.busy_s / 2:
+            return "copy-bound"
+        if step is not None or works_s - found.copies_s >= NEARLY_BUSY * found.span_s:
+            return "GPU-bound"
     if step is None and _starts(found):
         return "start-up"
     pauses_s += sum(where.seconds for where in found.places if where.name in (MANAGED, ON_MANAGED))
@@ -396,15 +401,16 @@ def _bound(
         "allocation-bound": found.causes["allocation"],
     }
     late_s = max(shares["launch-bound"], 0.0)
-    waited_s = late_s if remedy == "waits" else min(max(found.waited_s - own_s, 0.0), late_s)
+    waited_s = {"waits": late_s, "graph": 0.0}.get(remedy, min(max(found.waited_s - own_s, 0.0), late_s))
     shares["launch-bound"] -= waited_s
     shares["wait-bound"] += waited_s
     largest = max(shares, key=lambda name: shares[name])
     if found.exposed_s > shares[largest]:
         return "communication-bound"
-    if step is None and found.copies_s + found.causes["copies"] > shares[largest]:
-        return "copy-bound"
     half_s = (found.idle_s + copies_s - recorder_s) / 2
+    copying_s = found.copies_s + found.causes["copies"]
+    if step is None and copying_s > max(shares[largest], found.causes["device gaps"], half_s + found.copies_s / 2):
+        return "copy-bound"
     if shares[largest] >= half_s > 0:
         return largest
     launches_s = shares["launch-bound"]

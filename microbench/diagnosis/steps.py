@@ -287,8 +287,8 @@ def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
 
 
 def _kernel_share(trace: Trace, one: Found) -> float:
-    """The share of the time of all kernels that those of these steps have."""
-    kernels = trace.work[trace.work["kind"] == WORK_KINDS.index("kernel")]
+    """The share of the time of all kernels, and of graphs recorded as one piece, that those of these steps have."""
+    kernels = trace.work[np.isin(trace.work["kind"], [WORK_KINDS.index(kind) for kind in ("kernel", "graph")])]
     inside = (kernels["call"] >= one.begins[0]) & (kernels["call"] < one.begins[-1])
     lasts = kernels["end_ns"] - kernels["begin_ns"]
     return float(lasts[inside].sum() / max(lasts.sum(), 1))
@@ -488,8 +488,8 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     made = _made(tokens, begins_ns[odd:], begins[odd:].astype(np.int64), found, name)
     if not odd:
         return made
-    left_out = "the first step, left out," if odd == 1 else f"the first {odd} steps, left out, each"
-    return msgspec.structs.replace(made, loops=((left_out, float(each_ns[:odd].mean()) * 1e-9),))
+    left_out = "the first step, left out," if odd == 1 else f"the first {odd} steps, left out, together"
+    return msgspec.structs.replace(made, loops=((left_out, float(each_ns[:odd].sum()) * 1e-9),))
 
 
 def part_of(trace: Trace, steps: Steps, first: int, last: int) -> Steps:

@@ -868,7 +868,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     elif (kernel := _awaited(diagnosis)) is not None:
         name, waits_s, often = kernel
         title += f", and the GPU waits {as_time(waits_s)} before {plain(name, LONGEST_NAME)}, {often} times a step"
-        change = "See what the host does each time before it launches that kernel, and do it once"
+        change = "See what the host does each time before it launches that kernel, and do it once, or ahead"
     elif submits:
         change = "Do on the GPU what of it computes on the CPU; a graph saves what only prepares work of the GPU"
     yield Finding(
@@ -905,19 +905,22 @@ def _paused_steps(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _awaited(diagnosis: Diagnosis) -> tuple[str, float, int] | None:
-    """The kernel before which the GPU idles for most of its idle time, how long in s, and how often it comes in a step.
-    None if it comes once, where the step prepares data, or so often that its name says little."""
+    """The kernel before which the GPU idles for most of its idle time, how long in s, and how often in a step it does.
+    None if it does once, where the step prepares data, or so often that the name says little."""
     trace, steps, idle = diagnosis.trace, diagnosis.steps, diagnosis.idle
     if steps is None or idle is None:
         return None
     begin_ns, end_ns = window_of(trace, steps)
     gaps = gaps_of(trace.work, idle.device, begin_ns, end_ns)
-    waits_ns = np.bincount(trace.work["name"][gaps.work], gaps.end_ns - gaps.begin_ns, len(trace.names))
-    most, inside = int(np.argmax(waits_ns)), (trace.work["begin_ns"] >= begin_ns) & (trace.work["begin_ns"] < end_ns)
-    often = np.count_nonzero(trace.work["name"][inside] == most)
-    if 2e-9 * waits_ns[most] < idle.idle_s or not 2 * steps.count <= often <= WARNING * np.count_nonzero(inside):
+    names = trace.work["name"][gaps.work]
+    lasts_ns = (gaps.end_ns - gaps.begin_ns) * (trace.work["kind"][gaps.work] == WORK_KINDS.index("kernel"))
+    most = int(np.argmax(np.bincount(names, lasts_ns, len(trace.names))))
+    own_ns = np.cumsum(np.sort(lasts_ns[names == most])[::-1])
+    often = int(np.searchsorted(own_ns, (1 - WARNING) * own_ns[-1])) + 1 if len(own_ns) else 0
+    inside = np.count_nonzero((trace.work["begin_ns"] >= begin_ns) & (trace.work["begin_ns"] < end_ns))
+    if not 2 * steps.count <= often <= WARNING * inside or 2e-9 * own_ns[-1] < idle.idle_s:
         return None
-    return name_of(trace, most), each(diagnosis, float(waits_ns[most]) * 1e-9), round(often / steps.count)
+    return name_of(trace, most), each(diagnosis, float(own_ns[-1]) * 1e-9), round(often / steps.count)
 
 
 # How to hide communication behind other work: by a name in the code that launches it, or in all of the trace, or by its
