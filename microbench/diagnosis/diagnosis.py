@@ -89,7 +89,8 @@ class Step(msgspec.Struct, frozen=True):
     ``kernels`` and ``work`` count its kernels and its pieces of work of all kinds. ``costs`` is what the recorder is
     assumed to add to each "call", "operator" and "function" of the step. They are not used if the time without the
     recorder is ``given``, or ``measured`` between the windows of a recording. The time may have been given for a part
-    of this step, which ``holds`` several of them, or for one that has so many ``parts`` like this step.
+    of this step, which ``holds`` several of them, for one that has so many ``parts`` like this step, or for the mean of
+    all steps, those that pause included, which is so many times as long (``mean``).
     """
 
     count: int
@@ -108,6 +109,7 @@ class Step(msgspec.Struct, frozen=True):
     costs: Mapping[str, Constant] = {}
     holds: int = 1
     parts: int = 1
+    mean: float = 1.0
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -166,7 +168,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why. ``asked`` is the
     function whose calls were to be the steps. ``exchanged`` are the kernels of all windows, if some communicate.
     ``batched`` are the rates of the step's small copies without a call for each, where the run shows that to be faster.
-    ``paused`` are a few steps with most of the idle time, which the others are described without.
+    ``paused`` are a few steps with most of the idle time, which the others are described without. If all steps pause
+    for most of the time, ``bound`` is that of the longest pause.
     """
 
     trace: Trace
@@ -242,7 +245,8 @@ def diagnose(
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     known, given = None, None
     if step_s is not None and steps is not None and typical is not None:
-        given = _given(trace, steps, typical, costs, found, step_s)
+        mean_s = paused.mean_s if paused is not None else steps.step_s
+        given = _given(trace, steps, typical, costs, found, step_s, mean_s)
         known = Known(given.step_s, given.step_s, given.step_s)
     elif steps is not None:
         known = between_windows(whole, trace, steps)
@@ -256,7 +260,7 @@ def diagnose(
         if known is None and found is not None:
             foreseen = _on_gpu(foreseen, _works_s(trace, steps, found), found.copies_s / steps.count)
         if given is not None and foreseen.step is not None:
-            told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
+            told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts, mean=given.mean)
             foreseen = foreseen._replace(step=told)
         if free is not None:
             about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
@@ -270,6 +274,8 @@ def diagnose(
     took_s = [max(step.watched_s - end_s, 0.0) * step.count for end_s in ends_s if step is not None]
     best = remedies[0] if remedies else None
     bounds = [_bound(found, pauses_s, one_s, best, step) for one_s in took_s or (0.0,)]
+    if paused is not None and paused.most:
+        bounds = [_bound(paused.longest, paused.longest.pauses_s, 0.0, None, step)]
     return Diagnosis(
         trace=trace,
         health=health,
@@ -349,8 +355,9 @@ def _no_shorter(step: Step, works_s: float) -> Step:
 
 
 def _given(
-    trace: Trace, steps: Steps, typical: Recorded, costs: Mapping[str, Constant], found: Idle | None, given_s: float
-) -> Given:
+    trace: Trace, steps: Steps, typical: Recorded, costs: Mapping[str, Constant], found: Idle | None, given_s: float,
+    mean_s: float,
+) -> Given:  # fmt: skip
     """The step whose time was given, which lasts at least as long as the GPU works, and as the recorder's costs leave
     of it.
 
@@ -359,7 +366,7 @@ def _given(
     free, watched_s = unwatched(typical, costs), steps.step_s
     works_s = (found.busy_s - found.exposed_s) / steps.count / (1 + OTHER_RUN) if found is not None else 0.0
     least_s, likely_s = (max(watched_s - cost_s, works_s) for cost_s in (free.high_s, free.cost_s))
-    return meant(trace, steps, typical.kernels, given_s, works_s, least_s, likely_s)
+    return meant(trace, steps, typical.kernels, given_s, works_s, least_s, likely_s, mean_s)
 
 
 def _bound(

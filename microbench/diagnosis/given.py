@@ -23,27 +23,33 @@ MOST_PARTS = 5
 
 class Given(NamedTuple):
     """A given time as that of the step that repeats, in s: it holds ``holds`` of the steps that were meant, or is one
-    of ``parts`` equal parts of one."""
+    of ``parts`` equal parts of one, or the mean of all steps, those that pause included, is ``mean`` times as long."""
 
     step_s: float
     holds: int = 1
     parts: int = 1
+    mean: float = 1.0
 
 
 def meant(
-    trace: Trace, steps: Steps, kernels: float, given_s: float, works_s: float, least_s: float, likely_s: float
-) -> Given:
+    trace: Trace, steps: Steps, kernels: float, given_s: float, works_s: float, least_s: float, likely_s: float,
+    mean_s: float,
+) -> Given:  # fmt: skip
     """The step that a time was given for. In the step that repeats, of so many ``kernels``, the GPU works ``works_s``.
-    Without the recorder it takes at least ``least_s`` and probably ``likely_s``.
+    Without the recorder it takes at least ``least_s`` and probably ``likely_s``. All steps take ``mean_s`` as recorded.
 
     A shorter time is that of a part, if long pauses part the step into several of about that time. A longer one is
-    that of several. Raises UsageError if it fits nothing.
+    that of the mean step if it is nearer to that, or that of several. Raises UsageError if it fits nothing.
     """
     longest_s = MOST_GIVEN * steps.step_s
     held = [count for count in _turns(trace, steps) if least_s <= count * given_s <= longest_s]
     if given_s < least_s and held:
         count = _nearest(held, likely_s / given_s)
         return Given(count * given_s, holds=count)
+    beyond = mean_s / steps.step_s  # 1 if no step pauses
+    if beyond > 1 and max(LEAST_GIVEN * mean_s, math.sqrt(beyond) * likely_s) < given_s <= MOST_GIVEN * mean_s:
+        usual_s = max(given_s / beyond, works_s)
+        return Given(usual_s, mean=given_s / usual_s)
     if max(LEAST_GIVEN * steps.step_s, works_s) <= given_s <= longest_s:
         return Given(given_s)
     parts = [count for count in range(2, MOST_PARTS + 1) if least_s <= given_s / count <= longest_s]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from microbench.diagnosis.idle import Idle, gaps_of, idle
 from microbench.diagnosis.recorded import STANDS_OUT
-from microbench.diagnosis.steps import FEWEST, PAUSE_S, Steps, part_of
+from microbench.diagnosis.steps import FEWEST, LIKE, PAUSE_S, REPEATED, Steps, part_of
 from microbench.traces.trace import Trace
 
 FEW = 0.25  # of the steps, which are not usual
@@ -16,33 +17,53 @@ FEW = 0.25  # of the steps, which are not usual
 
 class Paused(NamedTuple):
     """Steps that pause, of how many, the time in s for which all of them idle beyond the usual, what share of all time
-    that is, and the idle time of the longest one."""
+    that is, the idle time of the longest one, and the mean time of all steps in s."""
 
     steps: int
     of: int
     seconds: float
     share: float
     longest: Idle
+    mean_s: float
+
+    @property
+    def most(self) -> bool:
+        """Whether that is most of the time."""
+        return 2 * self.share > 1
 
 
 def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused | None]:
-    """The longest run of steps without those that pause, if these are few and hold most of the idle time."""
+    """The longest run of steps without those that pause, if these are few and hold most of the idle time.
+
+    Steps that submit more or less than the usual one do other work, and those at equal distances belong to the program.
+    """
     edges_ns = steps.begins_ns
     gaps = gaps_of(trace.work, device, int(edges_ns[0]), int(edges_ns[-1]))
     step = np.searchsorted(edges_ns, gaps.begin_ns, "right") - 1
     idle_ns = np.bincount(step, gaps.end_ns - gaps.begin_ns, steps.count)
     usual_ns = np.median(idle_ns)
-    paused = np.flatnonzero(idle_ns > STANDS_OUT * usual_ns + PAUSE_S * 1e9)
+    submits = np.diff(np.searchsorted(np.unique(trace.work["call"]), steps.calls))
+    alike = np.abs(submits - np.median(submits)) <= (1 - LIKE) * np.median(submits)
+    paused = np.flatnonzero((idle_ns > STANDS_OUT * usual_ns + PAUSE_S * 1e9) & alike)
     beyond_ns = float((idle_ns[paused] - usual_ns).sum())
     ends = np.concatenate([[-1], paused, [steps.count]])
     run = int(np.argmax(np.diff(ends)))
     first, last = int(ends[run]) + 1, int(ends[run + 1])
     few = 0 < len(paused) <= FEW * steps.count and 2 * beyond_ns > idle_ns.sum()
-    if not few or last - first < FEWEST:
+    if not few or last - first < FEWEST or _periodic(paused, steps.count):
         return steps, None
-    longest = int(np.argmax(idle_ns))
+    longest = int(paused[np.argmax(idle_ns[paused])])
     found = Paused(
         len(paused), steps.count, beyond_ns * 1e-9, beyond_ns / float(edges_ns[-1] - edges_ns[0]),
-        idle(trace, int(edges_ns[longest]), int(edges_ns[longest + 1]), device),
+        idle(trace, int(edges_ns[longest]), int(edges_ns[longest + 1]), device), steps.step_s,
     )  # fmt: skip
     return part_of(trace, steps, first, last), found
+
+
+def _periodic(paused: npt.NDArray[np.intp], count: int) -> bool:
+    """Whether most of these places of so many steps are equally far apart, and all over them."""
+    apart = np.diff(paused)
+    if len(paused) < FEWEST:
+        return False
+    every = float(np.median(apart))
+    return bool(np.mean(apart == every) > REPEATED and every * len(paused) > REPEATED * count)

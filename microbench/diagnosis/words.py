@@ -249,6 +249,19 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     share = idle.idle_s / idle.span_s
     exposed = idle.exposed_s / idle.span_s
     paused = diagnosis.paused
+    if paused is not None and paused.most:
+        title = (
+            f"{bound}: {paused.steps} of {paused.of} steps pause for {percent(paused.share)} of the time; the GPU works"
+        )
+        yield Finding(
+            rule="diagnose.bound",
+            severity="problem",
+            title=f"{title[0].upper()}{title[1:]} {percent(1 - share)} of each other step of "
+            f"{as_time(each(diagnosis, idle.span_s))}",
+            text=f"In short, {BOUNDS[bound]} in the longest pause.",
+            threshold="steps pause for more than half of the time: what takes half of the longest one's idle time",
+        )
+        return
     lost = (
         share
         + exposed
@@ -318,10 +331,15 @@ def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold="--step names a function or a line",
             advice="Name the loop's own line, or record with Python 3.12 or newer, and with samples, for longer",
         )
-    if step is None or step.holds == step.parts == 1:
+    if step is None or step.holds == step.parts == step.mean == 1:
         return
     repeats = f"the {as_time(step.watched_s)} that {'is annotated' if step.found == 'annotations' else 'repeats'}"
-    if step.holds > 1:
+    if step.mean != 1:
+        title = (
+            f"{as_time(step.unwatched_s * step.mean)} is taken as the mean of all steps, those that pause included: of "
+            f"that a step that does not pause has {as_time(step.unwatched_s)}"
+        )
+    elif step.holds > 1:
         part = FRACTIONS.get(step.holds, f"1/{step.holds}")
         title = (
             f"{as_time(step.unwatched_s / step.holds)} is {part} of {repeats}: {step.holds} kinds of steps take turns, "
@@ -337,7 +355,8 @@ def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity="note",
         title=title,
         text="",
-        threshold="--step is shorter than the step can be without the recorder, or longer than it was recorded",
+        threshold="--step is shorter than the step can be without the recorder, or longer than it was recorded, or "
+        "nearer to the mean of all steps",
     )
 
 

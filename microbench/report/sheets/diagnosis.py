@@ -81,8 +81,8 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         parts.append(f"{percent(share)} of the GPU's work in the trace")
     unprofiled, range_ = f"unprofiled step time {as_time(step.unwatched_s)}", two_times(step.low_s, step.high_s)
     if step.given:
-        given = as_time(step.unwatched_s * step.parts / step.holds)
-        how = "as given" if step.holds == step.parts == 1 else f"from the {given} that were given"
+        given = as_time(step.unwatched_s * step.mean * step.parts / step.holds)
+        how = "as given" if step.holds == step.parts == step.mean == 1 else f"from the {given} that were given"
         parts.append(f"{unprofiled}, {how}")
     elif step.measured:
         parts.insert(0, f"{unprofiled}, from pauses of the recording ({range_})")
