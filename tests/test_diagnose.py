@@ -1701,14 +1701,16 @@ def test_the_calls_of_a_named_function_are_the_steps_of_a_trace_with_functions()
         assert told.title == f"The trace does not tell when {asked} is called: it has no calls of it"
 
 
-def together(extra: int = 0, slower: float = 1.0, host_ns: int = 5000, pause_ns: int = 0) -> list[Trace]:
-    """Recordings of two ranks that begin at different steps, of a program that communicates in half of its steps: rank
-    1 runs more kernels, slower ones, has a slower host, or pauses (rank 0 below 0). Their clocks differ by 3 us."""
+def together(
+    extra: int = 0, slower: float = 1.0, host_ns: int = 5000, pause_ns: int = 0, once_ns: int = 0
+) -> list[Trace]:
+    """Recordings of two ranks that begin at different steps, of a program that communicates in half of them: rank 1
+    runs more kernels, slower ones, has a slower host, or pauses (rank 0 below 0), once longer. Clocks differ: 3 us."""
     both, begins_ns = (Recorder(), Recorder()), []
     for step in range(32):
         for number, made in enumerate(both):
             begins_ns += [made.now_ns] * number
-            made.runs(max(pause_ns if number else -pause_ns, 0))
+            made.runs(max(pause_ns + once_ns * (step == 9) if number else -pause_ns, 0))
             for kernel in range(10 + extra * number):
                 made.runs(host_ns if number else 5000)
                 made.launch(f"kernel_{kernel}", round(60_000 * (slower if number else 1.0)))
@@ -1777,6 +1779,41 @@ def test_ranks_that_come_late_in_turn_are_named_and_what_the_collectives_need(la
     assert ("rank 1 comes late: the others wait" in title) == (len(late_ones) == 1)
     assert ("come late: the others wait about 4.8" in title) == (len(late_ones) == 2)
     assert "and the collectives themselves need 36" in title
+
+
+def test_one_long_stall_is_not_of_each_step() -> None:
+    found = ranks.finding([diagnose(trace, costs()) for trace in together(pause_ns=40_000, once_ns=600_000)])
+    title, _, needs = found.title.partition(", and the collectives")
+    assert (title, bool(needs)) == (
+        "rank 1 comes late: rank 0 waits about 1.08 ms in 12 steps for it, most of that in one",
+        True,
+    )
+    assert late([diagnose(trace, costs()) for trace in together(once_ns=600_000)]) is None
+
+
+def named_late(begins_ns: np.ndarray, in_step: int = 1) -> list[int]:
+    lost_ns = ranks.lost(begins_ns, begins_ns.max(axis=0) - begins_ns)
+    return sorted(ranks.late_places(lost_ns, lost_ns.mean(axis=1).tolist(), in_step))
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_ranks_that_come_late_by_chance_are_not_named(count: int) -> None:
+    random, steps = np.random.default_rng(count), (6, 8, 12, 24)
+    named = [bool(named_late(random.exponential(60e3, (count, number)))) for number in steps for _ in range(100)]
+    assert sum(named) <= 0.05 * len(named)
+    in_each = [np.repeat(random.exponential(60e3, (count, number)), 4, axis=1) for number in steps for _ in range(25)]
+    assert sum(bool(named_late(begins_ns, 4)) for begins_ns in in_each) <= 0.05 * len(in_each)
+
+
+@pytest.mark.parametrize(("count", "late_ones"), [(2, (1,)), (4, (2,)), (8, (5,)), (8, (0, 6))])
+def test_ranks_that_come_late_are_told_from_chance(count: int, late_ones: tuple[int, ...]) -> None:
+    random, found = np.random.default_rng(count), []
+    for number in (6, 8, 12, 24) * 10:
+        begins_ns = random.exponential(60e3, (count, number))
+        for turn, place in enumerate(late_ones):
+            begins_ns[place, turn :: len(late_ones)] += 400e3
+        found.append(named_late(begins_ns) == list(late_ones))
+    assert sum(found) >= 0.95 * len(found)
 
 
 def test_a_rank_with_more_work_that_hides_behind_a_slow_host_is_named() -> None:

@@ -19,6 +19,7 @@ from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis, each
 from microbench.traces.trace import NONE
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 # With fewer traces nobody can tell which one is odd.
 FEWEST = 3
@@ -29,6 +30,9 @@ DEVIATIONS, LEAST_SHARE = 3.5 * 1.4826, 0.05
 FEWEST_STEPS, FEWEST_COLLECTIVES = 4, 10
 # The late ranks are fewer than half. For all others together the ranks wait no more than this part of the time.
 APART = 4
+# Who is last in each step is drawn anew so often. If the last ones are late in few of these draws by as much, it is no
+# chance. Steps beyond so many are taken together, since more make it slow.
+DRAWS, BY_CHANCE, MOST_PARTS = 1000, 0.04, 64
 
 
 class Rank(NamedTuple):
@@ -99,13 +103,15 @@ FIGURES: tuple[tuple[str, Callable[[Diagnosis], float | None]], ...] = (
 
 class Compared(NamedTuple):
     """Ranks side by side: the time of a step in s, all of them, those that come last to the collectives, for how many s
-    of a step the others wait for these, and what the collectives need in s if nobody waits; 0 if unknown."""
+    of a step the others wait for these, and what the collectives need in s if nobody waits; 0 if unknown. Most of that
+    waiting is in one of ``in_one_of`` steps, unless that is 0."""
 
     step_s: float
     ranks: list[Rank]
     late: list[Rank]
     late_s: float
     needs_s: float = 0.0
+    in_one_of: int = 0
 
 
 def compared(several: Sequence[Diagnosis]) -> Compared | None:
@@ -118,7 +124,7 @@ def compared(several: Sequence[Diagnosis]) -> Compared | None:
     return found if found.late_s > LEAST_SHARE * found.step_s else found._replace(late=[])
 
 
-def _fewest(several: Sequence[Diagnosis]) -> range:
+def _fewest(several: Sequence[object]) -> range:
     """How many ranks may be late."""
     return range(1, max((len(several) - 1) // 2, 1) + 1)
 
@@ -185,15 +191,43 @@ def _together(several: Sequence[Diagnosis], step_s: float) -> Compared | None:
         sums = _worked(begin_ns, end_ns, ended_ns), np.searchsorted(begin_ns, ended_ns)
         works, kernels = (float(np.median(one[behind] - one[chosen])) / parts for one in sums)
         every.append(Rank(name, works * 1e-9, kernels, host_s(one)))
-    last = begins_ns.argmax(axis=0) == np.arange(len(ranks))[:, None]
-    lost_ns = np.cumsum(np.vstack([last * waits_ns.sum(axis=0) / (len(ranks) - 1), needs_ns]), axis=1)
-    *late_s, needs_s = ((lost_ns[:, behind] - lost_ns[:, chosen]).mean(axis=1) / parts * 1e-9).tolist()
-    order = sorted(range(len(every)), key=lambda place: -late_s[place])
-    for number in _fewest(several):
-        for_late_s = sum(late_s[place] for place in order[:number])
-        if for_late_s >= (1 - 1 / APART) * sum(late_s):
-            return Compared(step_s, every, [every[place] for place in order[:number]], for_late_s, needs_s)
-    return Compared(step_s, every, [], 0.0, needs_s)
+    lost_ns = lost(begins_ns, waits_ns)
+    sums_ns = np.cumsum(np.vstack([lost_ns, needs_ns]), axis=1)
+    each_ns = sums_ns[:, behind] - sums_ns[:, chosen]
+    *late_s, needs_s = (each_ns.mean(axis=1) / parts * 1e-9).tolist()
+    late = late_places(lost_ns, late_s, in_step)
+    for_late_ns = each_ns[late, ::in_step].sum(axis=0)
+    one_of = len(for_late_ns) if 2 * for_late_ns.max() > for_late_ns.sum() and len(for_late_ns) > 2 else 0
+    return Compared(step_s, every, [every[at] for at in late], sum(late_s[at] for at in late), needs_s, one_of)
+
+
+def lost(begins_ns: IntArray, waits_ns: IntArray) -> FloatArray:
+    """For how many ns the others wait for each rank, a row, at each collective, a column: only for the last one."""
+    last = begins_ns.argmax(axis=0) == np.arange(len(begins_ns))[:, None]
+    found: FloatArray = last * waits_ns.sum(axis=0) / (len(begins_ns) - 1)
+    return found
+
+
+def late_places(lost_ns: FloatArray, late_s: Sequence[float], in_step: int) -> list[int]:
+    """The ranks for which the others wait nearly always; none if that may be chance.
+
+    If it were, any rank could be the last one in any step: then exchanging the ranks in each step loses as much. Where
+    too few steps could tell, that is done in each collective.
+    """
+    order = sorted(range(len(late_s)), key=lambda place: -late_s[place])
+    for number in _fewest(late_s):
+        if sum(late_s[place] for place in order[:number]) >= (1 - 1 / APART) * sum(late_s):
+            late = order[:number]
+            break
+    else:
+        return []
+    count = lost_ns.shape[1]
+    few = len(late_s) ** (1 - count // in_step) > BY_CHANCE
+    size = max(1 if few else in_step, -(-count // MOST_PARTS))
+    parts_ns, random = np.add.reduceat(lost_ns, np.arange(0, count, size), axis=1), np.random.default_rng(0)
+    draws_ns = [np.sort(random.permuted(parts_ns, axis=0).sum(axis=1))[-number:].sum() for _ in range(DRAWS)]
+    as_much = np.array(draws_ns) >= (1 - 1e-9) * parts_ns[late].sum()
+    return late if as_much.mean() <= BY_CHANCE else []
 
 
 def _in_step(one: Diagnosis) -> int:
@@ -285,7 +319,9 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
         waiting = f"{others[0].name} waits" if len(others) == 1 else "the others wait"
         severity, change = _why_late(late[0], others, known.late_s, "it" if one else late[0].name)
         title = f"{listed([rank.name for rank in late])} {'comes' if one else 'come'} late: {waiting} about "
-        title += f"{as_time(known.late_s)} of each step for {'it' if one else 'them'}"
+        which, them = f"in {known.in_one_of} steps" if known.in_one_of else "of each step", "it" if one else "them"
+        title += f"{as_time(known.late_s * max(known.in_one_of, 1))} {which} for {them}"
+        title += ", most of that in one" if known.in_one_of else ""
         needs = f", and the collectives themselves need {as_time(known.needs_s)}" if known.needs_s else ""
         return Finding(
             rule="diagnose.late_rank",
