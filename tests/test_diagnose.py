@@ -1750,7 +1750,7 @@ def test_the_late_one_of_two_ranks_is_named_and_why(
         assert found.title.startswith("rank 1 comes late: rank 0 waits about ")
         assert why in found.advice
     else:
-        assert found.title.endswith("to say which one is odd; neither comes late")
+        assert found.title.endswith("to say which one is odd; neither is late beyond chance")
 
 
 @pytest.mark.parametrize("late_ones", [(1,), (1, 2), (0, 2, 4)])

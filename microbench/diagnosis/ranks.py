@@ -361,7 +361,7 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
     threshold = f"farther than {percent(LEAST_SHARE)} and 3.5 standard deviations from the median of the ranks"
     if len(several) < FEWEST:
         title = f"{len(several)} traces: at least {FEWEST} are needed to say which one is odd"
-        title += "; neither comes late" if known is not None else ""
+        title += "; neither is late beyond chance" if known is not None else ""
         return Finding(rule="diagnose.ranks", severity="note", title=title, text="", threshold=threshold)
     if not odd and (without := sum(one.idle is None for one in several)):
         title = f"{without} of {len(several)} traces have no idle time, so nobody knows whether they are alike"
