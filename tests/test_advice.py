@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 from make_trace import Recorder
 from test_diagnose import costs, diagnosed
@@ -206,3 +207,19 @@ def test_a_graph_is_no_shorter_than_the_work_of_a_stream(overlap: bool, monkeypa
     graph = diagnose(made.trace(), costs(), elsewhere=True).graph
     assert graph is not None
     assert graph.low_s == pytest.approx(30 * 20e-6 / (2 if overlap else 1))
+
+
+@pytest.mark.parametrize("waits", [0, 1, 30])
+def test_waits_come_before_a_graph_where_no_step_repeats(waits: int) -> None:
+    made, chance = Recorder(), np.random.default_rng(1)
+    made.launch("before", 2000)
+    for kernel in range(600):
+        made.runs(15_000)
+        with made.range(f"aten::op{chance.integers(1000)}", "operator"):
+            made.launch(f"kernel_{chance.integers(1000)}", 3000)
+        if waits and kernel % (600 // waits) == 0:
+            made.wait()
+    found = diagnosed(made)
+    assert (found.steps, found.bound) == (None, "launch-bound")
+    (told,) = (one for one in words.findings(found) if one.rule == "diagnose.library")
+    assert told.title.endswith("Remove the host's 30 waits first: no graph holds them") == (waits == 30)

@@ -29,7 +29,7 @@ from microbench.diagnosis.diagnosis import (
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use, per_parameter
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN, WITHOUT
-from microbench.diagnosis.host_time import BACKWARD, BETWEEN
+from microbench.diagnosis.host_time import BACKWARD, BETWEEN, DOINGS, by_name, doing
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, gaps_of, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
@@ -56,6 +56,7 @@ SUITE = "diagnose"
 
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
+MANY_WAITS = 0.01  # of the pieces of work: so many waits part what a graph could hold into small pieces
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 SEEN = 0.5  # of the time, in which the kernel's count must have been read
 LONGEST_NAME = 100
@@ -555,7 +556,11 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
     late += "not predicted"
     if diagnosis.recorded is None:
         if diagnosis.bound == "launch-bound" and advice.program_of(diagnosis.trace) != "other":
-            yield _by_library(diagnosis, late.format("the trace"))
+            calls = by_name(diagnosis.trace, doing)[diagnosis.trace.calls["name"]]
+            waits = np.count_nonzero(calls == DOINGS.index("wait"))
+            often = waits > 1 and waits > MANY_WAITS * len(diagnosis.trace.work)
+            first = f". Remove the host's {waits} waits first: no graph holds them" if often else ""
+            yield _by_library(diagnosis, late.format("the trace") + first)
         return
     if diagnosis.bound not in advice.SUBMITTING:
         return
