@@ -2509,3 +2509,10 @@ def test_the_gpu_waits_before_a_kernel_as_often_as_it_idles_there_and_never_befo
         (told,) = (finding for finding in words.findings(diagnosed(one)) if finding.rule == "diagnose.pauses")
         assert "times a step" not in told.title
         assert told.advice.startswith("Prepare data ahead")
+
+
+def test_a_trace_whose_work_has_no_calls_says_nothing_of_its_clocks() -> None:
+    trace = steps_of().trace()
+    work = trace.work.copy()
+    work["call"] = NONE
+    assert not any("clocks" in str(one) for one in diagnose(replace(trace, work=work), costs()).health)

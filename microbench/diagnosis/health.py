@@ -368,7 +368,7 @@ def _unawaited(trace: Trace) -> tuple[int, int]:
     waits = calls[whole[calls["name"]]]
     processes = np.array([thread.process for thread in trace.threads] + [NONE])
     own = work[work["call"] != NONE]
-    if not len(waits) or len(np.unique(processes[calls["thread"]])) > 1 or len(np.unique(own["device"])) > 1:
+    if not len(waits) or len(np.unique(processes[calls["thread"]])) > 1 or len(np.unique(own["device"])) != 1:
         return 0, 0  # of several processes or GPUs nobody knows which one it waited for
     behind = int(own["call"].max()) + 1  # a wait behind launches without a record was for another GPU, or it lost them
     unrecorded = np.flatnonzero(launches_of(trace)[0][behind:])[:1]
