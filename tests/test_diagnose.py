@@ -2512,7 +2512,9 @@ def test_the_gpu_waits_before_a_kernel_as_often_as_it_idles_there_and_never_befo
 
 
 def test_a_trace_whose_work_has_no_calls_says_nothing_of_its_clocks() -> None:
-    trace = steps_of().trace()
+    made = steps_of()
+    made.wait("cudaDeviceSynchronize")
+    trace = made.trace()
     work = trace.work.copy()
     work["call"] = NONE
     assert not any("clocks" in str(one) for one in diagnose(replace(trace, work=work), costs()).health)
