@@ -327,7 +327,7 @@ def gain(eager: Any, graphed: Callable[[], Any], sets: list[Any], report: Report
 
 
 def compiled(eager: Any, sets: list[Any], mode: str, stage: Callable[[str], None]) -> Times:
-    """The time by torch.compile, and how many kinds of calls break its graphs; what it computes is not looked at."""
+    """The time by torch.compile, and how many kinds of graph breaks it has. Its results are not compared."""
     import torch
     from torch._dynamo.utils import counters
 

@@ -347,8 +347,8 @@ def _works_s(trace: Trace, steps: Steps, found: Idle) -> float:
 
 
 def _no_shorter(step: Step, works_s: float) -> Step:
-    """The step, which without the recorder is no shorter than the GPU's work. If it is played shorter, what it is
-    recorded as is the other end."""
+    """The step with times of at least ``works_s``, which the GPU works in it. Where all its times were less, it takes
+    at most as long as recorded."""
     high_s = step.high_s if step.high_s > works_s else step.watched_s
     low_s, step_s = max(step.low_s, works_s), max(step.unwatched_s, works_s)
     return msgspec.structs.replace(step, unwatched_s=step_s, low_s=low_s, high_s=high_s)

@@ -16,8 +16,8 @@ FEW = 0.25  # of the steps, which are not usual
 
 
 class Paused(NamedTuple):
-    """Steps that pause, of how many, the time in s for which all of them idle beyond the usual, what share of all time
-    that is, the idle time of the longest one, and the mean time of all steps in s."""
+    """A few steps with long pauses: how many, of how many steps, their idle time in s beyond the usual one's, its share
+    of all time, the idle time of the longest pause, and the mean time of all steps in s."""
 
     steps: int
     of: int

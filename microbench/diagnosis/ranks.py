@@ -209,7 +209,7 @@ def lost(begins_ns: IntArray, waits_ns: IntArray) -> FloatArray:
 
 
 def late_places(lost_ns: FloatArray, late_s: Sequence[float], in_step: int) -> list[int]:
-    """The ranks for which the others wait nearly always; none if that may be chance.
+    """The ranks that the others wait for; none if chance explains it.
 
     If it were, any rank could be the last one in any step: then exchanging the ranks in each step loses as much. Where
     too few steps could tell, that is done in each collective.

@@ -493,7 +493,7 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
 
 
 def part_of(trace: Trace, steps: Steps, first: int, last: int) -> Steps:
-    """The steps from the place ``first`` to that before ``last``."""
+    """Some of the steps: from number ``first`` to the one before number ``last``."""
     begins_ns, calls = steps.begins_ns[first : last + 1], steps.calls[first : last + 1]
     some = _made(Tokens(trace), begins_ns, calls, steps.found, steps.name)
     return msgspec.structs.replace(some, calls_of=steps.calls_of, loops=steps.loops)
@@ -526,7 +526,7 @@ def _lasting(work: Table, begins: IntArray, span_ns: tuple[int, int]) -> tuple[i
 
 
 def _is_odd(first_ns: IntArray, others_ns: IntArray) -> bool:
-    """Whether the last of the first steps is unlike the others, which are two or more and nearly equal."""
+    """Whether the last of these first steps takes far more or less than the others, which all take about as long."""
     if len(others_ns) < 2 or others_ns.max() > EQUAL * others_ns.min():
         return False
     return not 1 / ODD <= first_ns[-1] / np.median(others_ns) <= ODD

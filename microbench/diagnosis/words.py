@@ -56,7 +56,7 @@ SUITE = "diagnose"
 
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
-MANY_WAITS = 0.01  # of the pieces of work: so many waits part what a graph could hold into small pieces
+MANY_WAITS = 0.01  # waits for each kernel or copy: with more of them a graph would hold little
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 SEEN = 0.5  # of the time, in which the kernel's count must have been read
 LONGEST_NAME = 100

@@ -94,7 +94,7 @@ class ShortKernel:
 def granted(result: Any) -> Any:
     """As ``check``; raises Skip where GPU or driver have no green contexts."""
     if (code := int(result[0])) in LACKING:
-        raise Skip(f"this GPU or driver has no green contexts of such a size: {error_name(code)}")
+        raise Skip(f"this GPU or its driver does not make green contexts of this size: {error_name(code)}")
     return check(result)
 
 
