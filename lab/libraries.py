@@ -10,7 +10,8 @@ pieces_copied=4,16,64,256,1024``. Each library has its rule and ours:
 - torch_compile: every partition becomes one. Its kernels are launched from Python by PyTorch.
 Inputs of a partition are copied into the graph's own memory before each replay. Both rules choose between the same
 ways, those of link_batch and graph_gain, so that only the choice counts: vLLM's own kernel, of 12 blocks, is not here,
-nor is the time that a rule takes. Ours differs only where the constants' intervals leave no doubt.
+nor is the time that a rule takes. Ours differs only where the constants leave no doubt at either end of their
+intervals: a host that is slow for one call is slow for the others too, so all constants are taken at the same end.
 
 Published cases are those for which the library, or an issue about it, has figures or a threshold. All ways of a case
 are timed in turn, a millisecond each; every byte of a copy is compared. OUT.csv has the columns of the tables in
@@ -136,13 +137,16 @@ def partition_choice(library: str, case: Partition) -> str:
 
 
 def our_partition(library: str, case: Partition, constants: Constants) -> str:
-    """A graph if it is faster at the worst ends of all intervals, none if it is slower at the best ones."""
-    needed = [LAYERS[library][1], f"graph.replay.{LAYERS[library][0]}", "launch.gap", "graph.gap_graph"]
+    """A graph, or none, where that is faster at both ends of the intervals and between them. A library whose replay is
+    not known replays no faster than compiled code: then only that no graph is faster can be told."""
+    layer, launch = LAYERS[library]
+    needed = [launch, "graph.replay.loop", "launch.gap", "graph.gap_graph"]
     needed += ["link.h2d_call", "graph.transition.copy_d2d.stream"] if case.inputs else []
+    ways = [("stream", "graph")] + [("graph", "stream")] * (f"graph.replay.{layer}" in constants)
     if all(name in constants for name in needed):
-        fast, slow = (step_s(library, case, constants, end) for end in ("low", "high"))
-        for way, other in (("graph", "stream"), ("stream", "graph")):
-            if slow[way] * (1 + DOUBT) < fast[other]:
+        times = [step_s(library, case, constants, end) for end in ("low", "value", "high")]
+        for way, other in ways:
+            if all(one[way] * (1 + DOUBT) < one[other] for one in times):
                 return way
     return partition_choice(library, case)
 
@@ -155,7 +159,8 @@ def step_s(library: str, case: Partition, constants: Constants, end: str) -> dic
     """
     layer, launch = LAYERS[library]
     known = {name: max(float(getattr(one, end)), 0.0) for name, one in constants.items()}
-    call_s, replay_s, way_s = known[launch], known[f"graph.replay.{layer}"], known.get("launch.latency", 0.0)
+    replay_s = known.get(f"graph.replay.{layer}", known["graph.replay.loop"])
+    call_s, way_s = known[launch], known.get("launch.latency", 0.0)
     gap_s, inner_s = known["launch.gap"], known["graph.gap_graph"]
     length_s, more = case.duration_ns * 1e-9 + known.get("launch.empty", 0.0), case.kernels - 1
     stream_s = call_s + way_s + length_s + more * max(call_s, length_s + gap_s)

@@ -56,7 +56,7 @@ def test_a_call_for_each_piece_wins_only_without_doubt() -> None:
 
 
 @pytest.mark.parametrize(("name", "kernels", "inputs", "theirs", "ours"), [
-    ("aotinductor", 2, 0, "stream", "stream"),  # in doubt
+    ("aotinductor", 2, 0, "stream", "graph"),
     ("aotinductor", 7, 0, "stream", "graph"),
     ("aotinductor", 7, 2, "stream", "stream"),
     ("aotinductor", 8, 0, "graph", "graph"),
@@ -68,6 +68,22 @@ def test_partitions_become_graphs_as_each_rule_says(
 ) -> None:
     case = Partition(kernels, 2000, inputs)
     assert (LIBRARIES[name].theirs(case), LIBRARIES[name].ours(case, of_a_card)) == (theirs, ours)
+
+
+def test_a_replay_that_is_not_known_can_only_lose(of_a_card: Constants) -> None:
+    of_the_loop = {name: one for name, one in of_a_card.items() if not name.startswith("graph.replay.torch")}
+    chosen = [libraries.our_partition("torch_compile", Partition(1, 2000, inputs), of_the_loop) for inputs in (0, 9)]
+    assert chosen == ["graph", "stream"]
+    del of_the_loop["graph.replay.loop"]
+    assert libraries.our_partition("torch_compile", Partition(1, 2000, 9), of_the_loop) == "graph"
+
+
+def test_constants_that_scatter_with_the_host_still_decide(of_a_card: Constants) -> None:
+    """All at half, then all at twice their value: which way is faster does not change, and so it is told."""
+    scattered = {name: constant(one.value / 2, 2 * one.value) for name, one in of_a_card.items()}
+    assert libraries.our_partition("aotinductor", Partition(7, 2000, 0), scattered) == "graph"
+    in_doubt = scattered | {"graph.replay.loop": constant(1e-6, 50e-6)}
+    assert libraries.our_partition("aotinductor", Partition(7, 2000, 0), in_doubt) == "stream"
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

@@ -28,7 +28,7 @@ BENCHMARK = Benchmark(
     axes={
         "way": Axis.same("how the pieces are copied", get_args(BatchWay)),
         "piece_bytes": Axis.sizes(
-            "bytes of a piece", "4 KiB", "4 16 28 64 KiB", "1 4 16 28 64 256 KiB", least="16 B", most="64 MiB"
+            "bytes a piece", "4 KiB", "4 16 28 64 128 256 KiB", "1 4 16 28 64 128 256 KiB", least="16 B", most="64 MiB"
         ),
         "pieces_copied": Axis("pieces", (256,), (256,), (16, 256, 1024), minimum=1, maximum=4096),
     },

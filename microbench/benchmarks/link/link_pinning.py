@@ -42,8 +42,8 @@ BENCHMARK = Benchmark(
         "size_bytes": Axis.sizes(
             "bytes of the buffer",
             "4 MiB",
-            "64 KiB 4 64 MiB",
-            "4 64 KiB 1 4 16 64 256 MiB 1 GiB",
+            "64 512 KiB 4 16 64 MiB",
+            "4 64 512 KiB 1 4 16 64 256 MiB 1 GiB",
             least="1 B",
             most="16 GiB",
         ),
