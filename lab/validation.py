@@ -17,12 +17,10 @@ from typing import NamedTuple
 import jinja2
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from microbench.analysis.stats import rows as rows_of
 from microbench.archive import store
-from microbench.comparison.compare import compare
-from microbench.core.model import Measurement, Outcome, Run
+from microbench.core.model import Run
 
 LAB = Path(__file__).resolve().parent
 PAGE = LAB.parent / "docs" / "validation.md"
@@ -157,28 +155,6 @@ def recorded(name: str) -> Run:
     return store.read(store.bundled().get(name) or RECORDED / f"{name}.json.xz")
 
 
-def launches_slower(name: str, factor: float) -> str:
-    """What `compare` says of the launch suite of a run beside the same run with all its times on the host so much
-    longer."""
-
-    def slower(measurement: Measurement) -> Measurement:
-        if measurement.clock != "host":
-            return measurement
-        samples = msgspec.json.encode([value * factor for value in measurement.values])
-        return replace(measurement, samples=msgspec.Raw(samples), per_call=None)
-
-    def changed(outcome: Outcome) -> Outcome:
-        if not outcome.case.benchmark.startswith("launch_"):
-            return outcome
-        return replace(outcome, measurements=tuple(map(slower, outcome.measurements)))
-
-    run = recorded(name)
-    comparison = compare(run, replace(run, run_id=f"{run.run_id}-slower", outcomes=tuple(map(changed, run.outcomes))))
-    (suite,) = (one for one in comparison.suites if one.suite == "launch")
-    low, high = (f"{100 * (bound - 1):+.0f}" for bound in (suite.ratio.low, suite.ratio.high))
-    return f"{'slower' if suite.changed else 'no change shown'} ({low} to {high} %)"
-
-
 def grades(name: str) -> dict[str, int]:
     """How many figures of a run have each grade."""
     trusts = [row.trust for row in rows_of(recorded(name))]
@@ -192,7 +168,7 @@ def page() -> str:
     )
     drawn.globals.update(
         rows=chosen, value=value, span=span, side_by_side=side_by_side, held_out=held_out, programs=programs,
-        launches_slower=launches_slower, grades=grades, watched_programs=watched_programs,
+        grades=grades, watched_programs=watched_programs,
     )  # fmt: skip
     return re.sub(r"^(?:(?!\||#|\n).+\n)+", wrapped, drawn.get_template(TEMPLATE).render(), flags=re.MULTILINE)
 
