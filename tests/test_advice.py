@@ -53,6 +53,39 @@ def test_what_reads_values_to_check_them_is_named() -> None:
         assert ("validate_args=False" in advice.first(trace, (waits,))) == named
 
 
+@pytest.mark.parametrize(("package", "call", "part"), [
+    ("torch", "cudaFree", "gives memory back and gets it anew"),
+    ("torch", "cudaMalloc", "gets more memory in these steps"),
+    ("cupy", "cudaFree", "from a memory pool"),
+])  # fmt: skip
+def test_allocation_is_told_by_library(package: str, call: str, part: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(10)
+        made.call(call, 900_000)
+    trace = msgspec.structs.replace(made.trace(), format="microbench recording", versions={package: "1"})
+    found = diagnose(trace, costs())
+    assert found.bound == "allocation-bound"
+    assert part in advised(found)["diagnose.allocation"]
+
+
+def test_without_better_advice_the_owner_of_most_host_time_comes_next() -> None:
+    """Steps that replay graphs already, whose host time is an operator's."""
+    made = Recorder()
+    for _ in range(12):
+        graph = made.call("cudaGraphLaunch", 5000)
+        for kernel in range(4):
+            made.submit(graph, f"kernel_{kernel}", 20_000, node=kernel + 1)
+        for kernel in range(6):
+            with made.range("aten::part"):
+                made.runs(40_000)
+            made.launch(f"own_{kernel}", 2000)
+    found = diagnosed(made)
+    (one,) = (finding for finding in words.findings(found) if finding.severity == "advice")
+    assert (one.rule, one.advice) == ("diagnose.owner", "A graph or torch.compile saves it")
+    assert one.title.startswith("Most of the host's time between CUDA calls: PyTorch's operators")
+
+
 @pytest.mark.parametrize(("package", "place", "program", "part"), [
     ("torch", "train.py:8 main", "torch", "torch.cuda.graph"),
     ("torch", "torch/optim/adam.py:229 step", "training", "capturable=True"),

@@ -1116,6 +1116,24 @@ def test_steps_that_differ_are_not_predicted() -> None:
     assert found.bound == "launch-bound"
 
 
+def test_pauses_of_steps_that_differ_are_those_of_all() -> None:
+    made = Recorder()
+    for step, pause_ns in enumerate((90_000_000, 0, 0)):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            made.launch(f"first_{step}", 2000)
+            with made.range("Torch-Compiled Region: 0/0", "annotation"):
+                made.runs(pause_ns)
+            for kernel in range(60):
+                made.runs(20_000)
+                made.launch(f"kernel_{kernel}_{step}", 2000)
+    found = diagnosed(made)
+    assert found.bound == "host-bound"
+    assert found.recorded.pauses_s == pytest.approx(90e-3 / found.steps.count, rel=0.02)
+    advice = finding(found, "diagnose.pauses")
+    assert "of each step, most of it in torch.compile" in advice.title
+    assert "TORCH_LOGS=recompiles" in advice.advice
+
+
 @pytest.mark.parametrize(("package", "whose"), [("torch", "a graph"), ("jax", "XLA's command buffer")])
 def test_a_recording_says_what_was_captured_without_the_calls_of_a_capture(package: str, whose: str) -> None:
     made = Recorder()
@@ -1552,6 +1570,23 @@ def test_communication_that_nothing_hides_is_no_work() -> None:
     assert "communication that no other work hides" in verdict.title
     assert advice.title == "No other work hides 400 µs of 400 µs of communication: all-reduce 400 µs"
     assert advice.advice.startswith("Start it sooner, so that it runs beside other work. Give the files of all ranks")
+
+
+def test_communication_is_the_bound_only_if_it_takes_more_than_all_that_the_host_causes() -> None:
+    def bound(late_ns: int, pause_ns: int) -> str:
+        made = Recorder()
+        for _ in range(12):
+            made.runs(pause_ns)
+            for kernel in range(10):
+                made.runs(late_ns)
+                made.launch(f"kernel_{kernel}", 1000)
+            made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1_900_000, stream=20)
+            made.wait(ns=2000)
+        found: str = diagnosed(made).bound
+        return found
+
+    assert bound(20_000, 1_500_000) == "communication-bound"
+    assert bound(100_000, 1_500_000) == "host-bound"  # of 1.5 + 1.0 ms, each less than the collective
 
 
 @pytest.mark.parametrize(("name", "around", "says"), [

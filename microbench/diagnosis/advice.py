@@ -41,6 +41,8 @@ SUBMITTING: tuple[Bound, ...] = ("launch-bound", "host-bound", "wait-bound", "mi
 # A step that waits so often that it would need more graphs than this is no graph until the waits are gone.
 MOST_GRAPHS = 3
 METHODS = ("forward", "__call__", "training_step")  # which `microbench graph` cannot take from a file
+OF_TORCH: tuple[Program, ...] = ("torch", "training", "graphs", "generate")
+FREES = ("cudaFree", "cuMemUnmap", "cuMemFree", "cuMemFree_v2")
 MOST_NAMED = 3  # calls that a graph cannot hold, in a sentence
 VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
 CHECKED = "torch/distributions/distribution.py Distribution."  # in the names of its methods
@@ -53,6 +55,13 @@ FIRST = {
     "copies pageable memory": "Copy from and to pinned memory",
     "allocates": "Allocate before the step, or from a memory pool",
     "loads code": "Run each kernel once before the capture",
+}
+# How PyTorch's allocator calls the driver less, by whether it gives memory back.
+SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+ALLOCATING: Mapping[bool, str] = {
+    True: "PyTorch gives memory back and gets it anew: the GPU's memory is full, or torch.cuda.empty_cache() is "
+    f"called. Take smaller batches, or set {SEGMENTS}",
+    False: f"PyTorch gets more memory in these steps: record later ones. Where sizes change in each, set {SEGMENTS}",
 }
 READING: Mapping[bool, str] = {
     True: ".item(), float(), `if tensor:`, nonzero() and boolean masks wait for the GPU. Keep tensors, and read "
@@ -80,6 +89,13 @@ def program_of(trace: Trace) -> Program:
     return next((program for package, program in PACKAGES if package in packages), "torch" if is_torch else "other")
 
 
+def allocating(diagnosis: Diagnosis) -> str:
+    """How a program of this library allocates less."""
+    if diagnosis.idle is None or program_of(diagnosis.trace) not in OF_TORCH:
+        return FIRST["allocates"]
+    return ALLOCATING[any(where.name.partition(" in ")[0] in FREES for where in diagnosis.idle.places)]
+
+
 def how(diagnosis: Diagnosis) -> str:
     """How a program of this library submits its step in fewer calls, with the line of its loop."""
     steps, program = diagnosis.steps, program_of(diagnosis.trace)
@@ -98,7 +114,7 @@ def target(diagnosis: Diagnosis) -> str:
     steps, trace = diagnosis.steps, diagnosis.trace
     place = plain(steps.name) if steps is not None and steps.found == "loop" else ""
     library = any(loop.place == place and not loop.own for loop in trace.loops)  # such as a trainer's loop
-    if library or program_of(trace) not in ("torch", "training", "graphs"):
+    if library or program_of(trace) not in OF_TORCH[:3]:
         return ""
     file, _, rest = place.partition(":")
     name = rest if rest.isidentifier() else "STEP"  # of --step FILE:FUNCTION; a loop has a line

@@ -18,7 +18,7 @@ from microbench.core.units import as_time, counted, percent, plain, quantity, ro
 from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
-from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
+from microbench.diagnosis.health import ALIKE, TIMELESS, Check, checks, forbidden
 from microbench.diagnosis.host_time import BETWEEN, MANAGED, ON_MANAGED
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
@@ -242,6 +242,8 @@ def diagnose(
     if paused is not None:
         health, stopped, found = _idle(trace, steps, device)
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
+    if typical is not None and found is not None and steps is not None and steps.likeness < ALIKE:
+        typical = msgspec.structs.replace(typical, pauses_s=found.pauses_s / steps.count)  # none stands for the others
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     known, given = None, None
     if step_s is not None and steps is not None and typical is not None:
@@ -378,10 +380,10 @@ def _bound(
     calls. Late launches count as wait-bound if removing waits saves most, and as far as the host had waited for a busy
     GPU before, which its own work behind the wait explains first.
     If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
-    no work: the step is communication-bound if no cause of idle time takes more. So are copies where no step tells what
-    faster ones would save. Without steps, calls that do something for the first time are the program's start, long
-    pauses are the program's own, and launches and pauses count together for the larger one.
-    If the GPU itself pauses between queued kernels for that long, the step is GPU-bound.
+    no work: the step is communication-bound if no cause of idle time takes more, nor all that the host causes together.
+    So are copies where no step tells what faster ones would save. Without steps, calls that do something for the first
+    time are the program's start, long pauses are the program's own, and launches and pauses count together for the
+    larger one. If the GPU itself pauses between queued kernels for that long, the step is GPU-bound.
     """
     if found is None or found.span_s <= 0:
         return None
@@ -412,7 +414,7 @@ def _bound(
     shares["launch-bound"] -= waited_s
     shares["wait-bound"] += waited_s
     largest = max(shares, key=lambda name: shares[name])
-    if found.exposed_s > shares[largest]:
+    if found.exposed_s > max(shares[largest], found.idle_s - found.causes["device gaps"] - recorder_s):
         return "communication-bound"
     half_s = (found.idle_s + copies_s - recorder_s) / 2
     copying_s = found.copies_s + found.causes["copies"]

@@ -21,6 +21,7 @@ AWAITS = f"{WAITING}for {LOADER}"  # whose workers are other processes
 REQUESTS = f"{WAITING}for a request"
 LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "the framework's other threads", "Python's garbage collection"
+COMPILED = "torch.compile"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
 PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
@@ -30,8 +31,9 @@ OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
 PARTS = (
     ("torch/nn/", "torch.nn modules"), ("nn.Module: ", "torch.nn modules"), ("torch/optim/", "torch.optim"),
     ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
-    ("torch/utils/data/", LOADER), ("torch/_dynamo/", "torch.compile"),
-    ("torch/_inductor/", "torch.compile"), ("torch/_functorch/", "torch.compile"),
+    ("torch/utils/data/", LOADER), ("torch/_dynamo/", COMPILED),
+    ("torch/_inductor/", COMPILED), ("torch/_functorch/", COMPILED), ("Torch-Compiled Region", COMPILED),
+    ("CompiledF", COMPILED), ("## Call CompiledFxGraph", COMPILED), ("TorchDynamo Cache Lookup", COMPILED),
     ("enumerate(DataLoader)#_Multi", AWAITS), ("enumerate(DataLoader)", LOADER), (MAIN_AT, ELSEWHERE),
 )  # fmt: skip
 
@@ -41,11 +43,11 @@ SUBMITTERS = (
     OPERATORS, ELSEWHERE, BACKWARD, "torch.nn modules", "torch.autograd", "torch", "transformers", "diffusers", "timm",
     "torchvision", "torch_geometric",
 )  # fmt: skip
-FRAMEWORK = {*SUBMITTERS, "torch.optim", "torch.compile", "cupy", "jax", "jaxlib", "flax", "optax"}
+FRAMEWORK = {*SUBMITTERS, "torch.optim", COMPILED, "cupy", "jax", "jaxlib", "flax", "optax"}
 HELPS = {
     **dict.fromkeys(SUBMITTERS, "a graph or torch.compile saves it"),
     "torch.optim": "a graph of the whole step",
-    "torch.compile": "mode='reduce-overhead' replays graphs",
+    COMPILED: "mode='reduce-overhead' replays graphs",
     LOADER: "workers (num_workers=), so that other processes do it ahead",
     REQUESTS: "more requests at once; nothing here is slow",
     AWAITS: "more workers (num_workers=) that stay (persistent_workers=True), or less work for each item",

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent, size, times, two_times
@@ -28,11 +29,12 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use, per_parameter
-from microbench.diagnosis.health import HELD, MOST_UNKNOWN, WITHOUT
+from microbench.diagnosis.health import ALIKE, HELD, MOST_UNKNOWN, WITHOUT
 from microbench.diagnosis.host_time import BACKWARD, BETWEEN, DOINGS, by_name, doing
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, gaps_of, owners, said
 from microbench.diagnosis.owners import (
     AWAITS,
+    COMPILED,
     ELSEWHERE,
     FRAMEWORK,
     HELPS,
@@ -105,7 +107,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     ]
     if diagnosis.why_no_graph == REPLAYS and any(one.rule in OF_GRAPHS for one in changes):
         changes = [one for one in changes if one.rule != "diagnose.no_graph"]  # the graphs have their own finding
-    return [
+    found = [
         *_verdict(diagnosis),
         *_given(diagnosis),
         *_health(diagnosis),
@@ -114,6 +116,11 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *_before(diagnosis),
         *sorted(changes, key=lambda one: -gains.get(one.rule, 0.0)),
         *_processor(diagnosis, diagnosis.trace.processor),
+    ]
+    if diagnosis.bound in (None, "GPU-bound") or any(one.severity == "advice" and one.advice for one in found):
+        return found
+    return [replace(one, severity="advice") if one.rule == "diagnose.watched" else one for one in found] + [
+        *_owner(diagnosis)
     ]
 
 
@@ -200,6 +207,26 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
     elif _computes(diagnosis, owner):
         helps = "do on the GPU what of it computes on the CPU"
     return "; ".join(filter(None, (said + without_words(diagnosis, owner.name), helps)))
+
+
+def _owner(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Who has most of the host's time, if the step would be faster without it: for traces without better advice."""
+    idle, trace = diagnosis.idle, diagnosis.trace
+    found = [one for one in owners(idle) if one.seconds > NAMED * idle.span_s] if idle is not None else []
+    most = next((one for one in found if "no faster" not in without_words(diagnosis, one.name)), None)
+    if most is None:
+        return
+    said, _, helps = owner_words(diagnosis, most).partition("; ")
+    if not helps and trace.format == "PyTorch profiler":
+        helps = "record with stacks, which name what it does: torch.profiler.profile(with_stack=True)"
+    yield Finding(
+        rule="diagnose.owner",
+        severity="advice",
+        title=f"Most of the host's time between CUDA calls: {said}",
+        text="",
+        threshold=f"no other advice fits, and it has more than {round_percent(NAMED)} of the time",
+        advice=f"{helps[0].upper()}{helps[1:]}" if helps else "",
+    )
 
 
 def _computes(diagnosis: Diagnosis, owner: Owner) -> bool:
@@ -816,10 +843,13 @@ def _own_s(diagnosis: Diagnosis) -> float:
 def _pausing(diagnosis: Diagnosis, recorded: Recorded) -> Owner | None:
     """Who has more than half of the step's pauses, with all its time between calls; None where nobody has."""
     each_s = {name: _paused_s(recorded, (name,)) for name in recorded.owned if name != NAMELESS}
+    idle, steps = diagnosis.idle, diagnosis.steps
+    if idle is not None and steps is not None and steps.likeness < ALIKE:
+        each_s = {one.name: one.seconds for one in owners(idle)}
     name = max(each_s, key=lambda one: each_s[one], default=NAMELESS)
-    if diagnosis.idle is None or 2 * each_s.get(name, 0.0) <= recorded.pauses_s:
+    if idle is None or 2 * each_s.get(name, 0.0) <= recorded.pauses_s:
         return None
-    return next((one for one in owners(diagnosis.idle) if one.name == name), None)
+    return next((one for one in owners(idle) if one.name == name), None)
 
 
 def _paused_s(recorded: Recorded, owners_: Collection[str]) -> float:
@@ -893,6 +923,8 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         name, waits_s, often = kernel
         title += f", and the GPU waits {as_time(waits_s)} before {plain(name, LONGEST_NAME)}, {often} times a step"
         change = "See what the host does each time before it launches that kernel, and do it once, or ahead"
+    elif most is not None and most.name == COMPILED:
+        change = "It may compile or capture there: record after that; TORCH_LOGS=recompiles names what compiles again"
     elif submits:
         change = "Do on the GPU what of it computes on the CPU; a graph saves what only prepares work of the GPU"
     yield Finding(
@@ -1062,7 +1094,7 @@ def _waiting_less(diagnosis: Diagnosis) -> str:
 def _changes(diagnosis: Diagnosis) -> Mapping[Cause, tuple[str, str]]:
     """By cause the rule that names it, and what to change."""
     return {
-        "allocation": ("diagnose.allocation", advice.FIRST["allocates"]),
+        "allocation": ("diagnose.allocation", advice.allocating(diagnosis)),
         "copies": ("diagnose.copies", _copying(diagnosis.trace)),
         "waits": ("diagnose.waits", _waiting_less(diagnosis)),
         "module load": ("diagnose.module_load", "Run each kernel once before what is timed"),
