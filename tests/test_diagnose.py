@@ -1116,6 +1116,16 @@ def test_steps_that_differ_are_not_predicted() -> None:
     assert found.bound == "launch-bound"
 
 
+@pytest.mark.parametrize(("name", "said"), [("Optimizer.step#Adam.step", "annotations"), ("region", "repetition")])
+def test_parameters_of_one_step_of_an_optimizer_are_no_steps(name: str, said: str) -> None:
+    made = Recorder()
+    with made.range(name, "annotation"):
+        for _ in range(20):
+            made.launches(8)
+    steps = find_steps(made.trace())
+    assert (steps.found, steps.count) == (said, 1 if said == "annotations" else 18)
+
+
 def test_pauses_of_steps_that_differ_are_those_of_all() -> None:
     made = Recorder()
     for step, pause_ns in enumerate((90_000_000, 0, 0)):

@@ -14,12 +14,12 @@ from microbench.diagnosis.advice import program_of
 from microbench.diagnosis.counts import CALLS, Counting, IntArray, Number
 from microbench.diagnosis.diagnosis import REPLAYS, Diagnosis
 from microbench.diagnosis.kernel_names import family
+from microbench.diagnosis.steps import OPTIMIZER
 from microbench.traces.trace import NONE, WORK_KINDS, name_of
 
 SLOW_REPLAY_S = 1e-3  # of the host for one launch of a graph
 MOST_SHARE = 0.95  # of the kernels, up to which graphs hold a part of a step
 FEWEST_LEFT = 20  # launches beside graphs that are worth naming
-OPTIMIZER = "Optimizer.step#"
 FEWEST_OF_OPTIMIZER, ALIKE = 30, 10  # kernels of an optimizer in a step, and those of one family among them
 FUSED = ("multi_tensor_apply", "fused", "Fused")  # in the names of kernels for many parameters at once
 LONGEST = 60

@@ -38,6 +38,7 @@ SAME = 0.01  # shares of equal calls that differ by less are the same
 CANDIDATES = 400  # distances between equal calls that are tried as a step's length
 SAMPLED = 4096  # calls that show whether such a distance is worth a try
 NUMBER = re.compile(r"\d+")
+OPTIMIZER = "Optimizer.step#"
 # A function of Python in a trace of PyTorch: "train.py(20): step".
 FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 # A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
@@ -231,7 +232,8 @@ class Found(NamedTuple):
 def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
     """The first calls of ranges like ProfilerStep#3: they follow one another, and hold most of the time or of the work.
 
-    One or two of them have to be numbered, and the last of these begins is that of the first call behind them.
+    One or two of them have to be numbered, or PyTorch's steps of an optimizer, whose parameters repeat within. The last
+    of these begins is that of the first call behind them.
     """
     annotations = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
     if not len(annotations):
@@ -255,7 +257,7 @@ def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
         begins_ns, few = ranges["begin_ns"], len(places) < FEWEST
         if few:
             begins_ns = np.append(begins_ns, ranges["end_ns"][-1])
-        numbered = name != name_of(trace, int(ranges["name"][0]))
+        numbered = name != name_of(trace, int(ranges["name"][0])) or name.startswith(OPTIMIZER)
         if not apart or (few and not numbered):
             continue
         place = np.maximum(np.searchsorted(ranges["begin_ns"], at_ns, "right") - 1, 0)
