@@ -1871,6 +1871,16 @@ def test_a_rank_with_more_work_that_hides_behind_a_slow_host_is_named() -> None:
     assert "It runs 4 kernels more a step, and computes 240 µs longer" in found.advice
 
 
+@pytest.mark.parametrize(("pause_ns", "slower", "title"), [
+    (2_000_000, 1.0, "rank 1 is host-bound. The program's own work between launches takes 2.01 ms of each step"),
+    (0, 1.5, ""),  # what its GPU does makes it late
+])  # fmt: skip
+def test_a_rank_that_its_host_makes_late_has_its_own_advice(pause_ns: int, slower: float, title: str) -> None:
+    found = list(ranks.to_do([diagnose(one, costs()) for one in together(slower=slower, pause_ns=pause_ns)]))
+    assert len(found) == bool(title)
+    assert all(one.severity == "advice" and one.title.startswith(title) and one.advice for one in found)
+
+
 # Ranks
 
 
@@ -1886,6 +1896,9 @@ def test_the_rank_with_a_slow_host_is_named() -> None:
     assert found.rule == "diagnose.ranks"
     assert "rank 5" in found.title
     assert ranks.finding(several[:5]).severity == "good"
+    (usual,) = ranks.to_do(several)
+    assert usual.title.startswith("8 of 8 ranks are launch-bound. rank 0, for one: Replayed as a graph a step takes ")
+    assert not list(ranks.to_do([diagnosed(steps_of()), *several]))  # whose rank nobody knows
     for rank, what in ((8, "The ranks do different work"), (None, "The traces are of different programs")):
         unlike = ranks.finding([*several, diagnose(steps_of(kernels=30).trace(rank=rank), costs())])
         assert (unlike.severity, unlike.advice) == ("note", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -282,6 +282,9 @@ def odd_ranks(several: Sequence[Diagnosis]) -> list[Odd]:
     return found
 
 
+ON_ITS_HOST = "Most of that is no work of"
+
+
 def _why_late(last: Rank, others: Sequence[Rank], late_s: float, it: str = "it") -> tuple[Severity, str]:
     """Why a rank comes late, with what to do: it has more kernels, its kernels take longer, or its host is slower.
 
@@ -307,7 +310,7 @@ def _why_late(last: Rank, others: Sequence[Rank], late_s: float, it: str = "it")
                 f"{own} host {host}, as two processes of one program may differ: record again before you look",
             )
         return "warning", f"{own} host {host}: look for other programs there, or fewer processors"
-    return "warning", f"Most of that is no work of {its} GPU: look at what {its} host does before, such as loading data"
+    return "warning", f"{ON_ITS_HOST} {its} GPU: look at what {its} host does before, such as loading data"
 
 
 def finding(several: Sequence[Diagnosis]) -> Finding:
@@ -397,3 +400,27 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
         threshold=threshold,
         advice=f"{first.name} takes {first.value} for {first.what} (median {first.median}). Look at that rank's host",
     )
+
+
+def to_do(several: Sequence[Diagnosis]) -> Iterator[Finding]:
+    """What to do first on the rank whose host makes it late, or on one with the verdict that most ranks have."""
+    if any(one.trace.rank is None for one in several):
+        return
+    known, first = compared(several), finding(several)
+    of = dict(zip(names(several), several, strict=True))
+    if late := known.late[0].name if known is not None and known.late else "":
+        chosen = [late] if first.advice.startswith(ON_ITS_HOST) else []
+    else:
+        chosen = [name for name, one in of.items() if one.bound not in (None, "GPU-bound")]
+        bounds = Counter(of[name].bound for name in chosen)
+        chosen = [name for name in chosen if 2 * bounds[of[name].bound] > len(several)][:1]
+    for name in chosen:
+        found = [one for one in words.findings(of[name]) if one.severity == "advice" and one.advice]
+        exchange = "diagnose.communication" if late else ""  # which its lateness explains
+        if best := next((one for one in found if one.rule != exchange), None):
+            often = sum(one.bound == of[name].bound for one in several)
+            who = f"{name} is" if late else f"{often} of {len(several)} ranks are"
+            whose = "" if late else f" {name}, for one:"
+            change = best.advice.partition(f". {words.GIVE}")[0]
+            title = f"{who} {of[name].bound}.{whose} {best.title}"
+            yield msgspec.structs.replace(best, rule="diagnose.rank", title=title, advice=change)

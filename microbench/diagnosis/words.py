@@ -1030,6 +1030,9 @@ def kinds_words(diagnosis: Diagnosis, kinds: Sequence[Collective]) -> str:
     return ", ".join(f"{one.name} {as_time(each(diagnosis, one.exposed_s))}" for one in kinds)
 
 
+GIVE = "Give the files of all ranks"
+
+
 def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Communication that no other work hides, if it takes a share worth naming."""
     idle = diagnosis.idle
@@ -1039,7 +1042,7 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
     together = OTHERS in diagnosis.trace.unread
-    give = "Record each rank in a file of its own, and give all" if together else "Give the files of all ranks"
+    give = "Record each rank in a file of its own, and give all" if together else GIVE
     change, which = _hiding(diagnosis.trace, most), "whether one"
     if 2 * sum(one.waits_s for one in most) > sum(one.seconds for one in most):
         longest, needs = map(as_time, max(most, key=lambda one: one.waits_s).longest_s)

@@ -169,7 +169,7 @@ def ranks_screen(several: list[Diagnosis], costs: str, *, everything: bool = Fal
         run=costs,
         blocks=(Block(f"{len(several)} traces", (several[0].trace.format,), ()),),
         tables=(table,),
-        findings=(ranks.finding(several),),
+        findings=(ranks.finding(several), *ranks.to_do(several)),
         footer="more: microbench diagnose with one of the files",
     )
 
