@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -1194,6 +1195,34 @@ def test_launches_into_a_capture_have_no_work() -> None:
     assert [one.count for one in checks(made.trace(), None) if one.name == "launches without work"] == [1]
 
 
+@pytest.mark.parametrize(("slower_ns", "said"), [(10_000, " in the mean, "), (500, "")])
+def test_steps_of_unequal_length_are_said_with_both_ends(slower_ns: int, said: str) -> None:
+    made = Recorder()
+    for step in range(6):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            made.launches(20, between_ns=10_000 + slower_ns * step)
+    line = line_of(diagnosed(made), "steps")
+    assert said in line
+    assert ("in the mean" in line) == bool(said)
+
+
+def test_pauses_of_a_trace_without_steps_are_said_with_their_places() -> None:
+    made = Recorder()
+    for kernel in range(60):
+        made.runs(5000 + 400 * kernel)
+        if kernel in (20, 40):
+            with made.range("aten::cat"):
+                made.launch(f"joins_{kernel}", 3000)
+            made.runs(3_000_000 + 5000 * kernel)
+        made.launch(f"kernel_{kernel}", 2_000)
+    found = diagnosed(made)
+    (told,) = (one for one in words.findings(found) if one.rule == "diagnose.one_pause")
+    assert told.title.startswith("2 pauses of more than 1 ms take 6.29 ms, 84.0 % of the time, the longest 3.2")
+    assert re.search(
+        r" 3.\d+ ms behind aten::cat, \S+ ms after the first work; 3.\d+ ms behind aten::cat, ", told.title
+    )
+
+
 def test_a_single_pause_says_nothing_of_how_work_is_submitted() -> None:
     made = Recorder()
     for kernel in range(40):
@@ -1597,6 +1626,41 @@ def test_communication_is_the_bound_only_if_it_takes_more_than_all_that_the_host
 
     assert bound(20_000, 1_500_000) == "communication-bound"
     assert bound(100_000, 1_500_000) == "host-bound"  # of 1.5 + 1.0 ms, each less than the collective
+
+
+@pytest.mark.parametrize(("computes_ns", "bound"), [(100_000, "communication-bound"), (200_000, "GPU-bound")])
+def test_a_step_that_mostly_computes_is_gpu_bound_but_not_well(computes_ns: int, bound: str) -> None:
+    found = diagnosed(training(computes_ns=computes_ns))  # 400 us of communication beside ten kernels
+    verdict = words.findings(found)[0]
+    assert (found.bound, verdict.severity) == (bound, "warning")
+    assert "is communication that no other work hides" in verdict.title
+
+
+@pytest.mark.parametrize(("gpu", "kernel", "says"), [
+    ("NVIDIA A100", "ampere_sgemm_128x64_tn", "set_float32_matmul_precision"),
+    ("NVIDIA A100", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_ffma", "set_float32_matmul_precision"),
+    ("Tesla V100-SXM2-16GB", "volta_sgemm_128x64_nn", "Compute in FP16"),
+    ("NVIDIA A100", "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x8", ""),
+    ("NVIDIA A100", "cutlass_80_tensorop_s1688gemm_128x64", ""),
+    ("Tesla P100", "maxwell_sgemm_128x64_nn", ""),
+])  # fmt: skip
+def test_products_in_fp32_are_named_where_tensor_cores_could_do_them(gpu: str, kernel: str, says: str) -> None:
+    def advised(between_ns: int) -> list[Finding]:
+        made = Recorder()
+        for _ in range(6):
+            for kernel_ in (kernel, "other"):
+                made.runs(between_ns)
+                made.launch(kernel_, 400_000)
+        found = diagnose(made.trace(gpus={0: gpu}), costs())
+        return [one for one in words.findings(found) if one.rule == "diagnose.fp32"]
+
+    named = advised(5000)
+    assert len(named) == bool(says)
+    for one in named:
+        assert one.advice.startswith(("Accept TF32", "Compute in FP16"))
+        assert says in one.advice
+        assert "2.40 ms, 49.9 % of the time" in one.title or "400 µs" in one.title
+    assert not advised(900_000)  # then the GPU waits for the host
 
 
 @pytest.mark.parametrize(("name", "around", "says"), [

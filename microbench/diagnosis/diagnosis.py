@@ -40,6 +40,9 @@ BUSY = 0.9
 # The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this. It is enough
 # where no step repeats: then nobody knows these costs, and what happens once is in that time.
 NEARLY_BUSY = 0.85
+# A step is GPU-bound, and not communication-bound, where communication that nothing hides is less than the first share
+# and other work more than the second.
+LITTLE, MOSTLY = 0.2, 2 / 3
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
 # include by how much it does not.
@@ -415,7 +418,8 @@ def _bound(
     shares["wait-bound"] += waited_s
     largest = max(shares, key=lambda name: shares[name])
     if found.exposed_s > max(shares[largest], found.idle_s - found.causes["device gaps"] - recorder_s):
-        return "communication-bound"
+        little = found.exposed_s < LITTLE * found.span_s and works_s > MOSTLY * found.span_s
+        return "GPU-bound" if little else "communication-bound"
     half_s = (found.idle_s + copies_s - recorder_s) / 2
     copying_s = found.copies_s + found.causes["copies"]
     if step is None and copying_s > max(shares[largest], found.causes["device gaps"], half_s + found.copies_s / 2):

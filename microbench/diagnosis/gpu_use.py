@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -24,6 +25,14 @@ WORTH_A_LINE = 0.1  # of the time
 # paced by its work, not by its start.
 FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
 LONGEST_NAME = 60
+# Products of libraries that compute in FP32 without tensor cores, and GPUs whose tensor cores have no TF32.
+IN_FP32 = re.compile(r"(?:ampere|volta|turing)_sgemm_|_simt_sgemm_|xmma_\w+_f32f32_f32f32_f32_|_ffma_")
+WITHOUT_TF32 = re.compile(r"V100|T4|TITAN|RTX 20|Quadro RTX")
+LOWER = {
+    "torch": "Accept TF32 (torch.set_float32_matmul_precision('high')), or compute in BF16 (torch.autocast)",
+    "jax": "Accept TF32 (jax.default_matmul_precision='tensorfloat32'), or compute in BF16",
+    "other": "Accept TF32 (CUBLAS_TF32_TENSOR_OP_MATH; NVIDIA_TF32_OVERRIDE=1 tries it), or compute in BF16",
+}
 
 
 def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -32,6 +41,7 @@ def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield from _on_managed(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _unfilled(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
+        yield from _in_fp32(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _largest(diagnosis, diagnosis.idle.span_s)
 
 
@@ -138,6 +148,37 @@ def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
         threshold=f"kernels of at most {FEW_BLOCKS} blocks, or of less than a warp in a block, that last "
         f"{as_time(LONG_NS * 1e-9)} or more take {round_percent(WORTH_A_LINE)} of the time",
         advice=advice,
+    )
+
+
+def fp32_s(diagnosis: Diagnosis) -> tuple[float, str]:
+    """The time in s of products in FP32 without tensor cores, and the kernel that has most of it."""
+    work = diagnosis.trace.work[_in_window(diagnosis)]
+    names, place = np.unique(work["name"], return_inverse=True)
+    slow = np.array([bool(IN_FP32.search(name_of(diagnosis.trace, int(name)))) for name in names], bool)
+    took_ns = np.bincount(place, work["end_ns"] - work["begin_ns"], len(names)) * slow
+    return float(took_ns.sum()) * 1e-9, name_of(diagnosis.trace, int(names[np.argmax(took_ns)])) if slow.any() else ""
+
+
+def _in_fp32(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
+    """Say how long products run without tensor cores, if that is longer than ``least_s`` and the GPU is mostly busy."""
+    takes_s, most = fp32_s(diagnosis)
+    idle, trace = diagnosis.idle, diagnosis.trace
+    if idle is None or takes_s <= least_s or 2 * idle.busy_s < idle.span_s:
+        return
+    packages = {name.split(".")[0] for name in trace.versions}
+    library = "torch" if trace.format == "PyTorch profiler" else next(iter(packages & {"torch", "jax"}), "other")
+    advice = LOWER[library]
+    if WITHOUT_TF32.search(trace.gpus.get(idle.device, "")):
+        advice = "Compute in FP16 (torch.autocast), because this GPU's tensor cores know no TF32"
+    yield Finding(
+        rule="diagnose.fp32",
+        severity="advice",
+        title=f"Products in FP32 without tensor cores take {_takes(diagnosis, takes_s)}, most in "
+        f"{plain(most, LONGEST_NAME)}",
+        text="",
+        threshold=f"kernels of that name take more than {round_percent(WORTH_A_LINE)} of the time",
+        advice=f"{advice}, and compare the results",
     )
 
 

@@ -411,7 +411,7 @@ def to_do(several: Sequence[Diagnosis]) -> Iterator[Finding]:
     if late := known.late[0].name if known is not None and known.late else "":
         chosen = [late] if first.advice.startswith(ON_ITS_HOST) else []
     else:
-        chosen = [name for name, one in of.items() if one.bound not in (None, "GPU-bound")]
+        chosen = [name for name, one in of.items() if one.bound is not None]
         bounds = Counter(of[name].bound for name in chosen)
         chosen = [name for name in chosen if 2 * bounds[of[name].bound] > len(several)][:1]
     for name in chosen:

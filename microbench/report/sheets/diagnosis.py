@@ -1,5 +1,7 @@
 """Lays out a diagnosis: one screen, tables on request, and JSON."""
 
+import itertools
+
 import msgspec
 
 from microbench.analysis.evidence import Severity
@@ -19,6 +21,7 @@ SHOWN, LISTED, SHOWN_LOOPS, OWNERS = 4, 30, 2, 3
 LEAST_SHOWN = 0.01
 ORDER: tuple[Severity, ...] = ("problem", "advice", "warning", "good", "note")
 MOST_TRACES = 64  # shown of several
+UNEQUAL, FEW_STEPS = 2, 10  # of so few steps both ends are said, if the longest is so many times the shortest
 # The share of calls that must repeat from step to step before steps are called alike.
 ALIKE = 0.5
 IDENTICAL = 0.9995
@@ -76,7 +79,11 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         )
         what = f"{whose} at {plain(step.name)}{asked}"
     parts = [f"{what}, each of {pieces}, {alike}" if step.count != 1 else f"the only {plain(step.name)}, of {pieces}"]
-    parts.append(f"{as_time(step.watched_s)} as recorded")
+    begins_ns = diagnosis.steps.begins_ns if diagnosis.steps is not None else []
+    lasts_s = sorted((two - one) * 1e-9 for one, two in itertools.pairwise(begins_ns))
+    unequal = 1 < len(lasts_s) <= FEW_STEPS and lasts_s[-1] > UNEQUAL * lasts_s[0]
+    spread = f" in the mean, {as_time(lasts_s[0])} to {as_time(lasts_s[-1])}" if unequal else ""
+    parts.append(f"{as_time(step.watched_s)} as recorded{spread}")
     if step.found == "repetition" and (share := _share_of_work(diagnosis)) < REPEATED:
         parts.append(f"{percent(share)} of the GPU's work in the trace")
     unprofiled, range_ = f"unprofiled step time {as_time(step.unwatched_s)}", two_times(step.low_s, step.high_s)
