@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import cache
 from unittest import mock
 
@@ -39,7 +39,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.gpu_use import pages_s, unfilled_s
-from microbench.diagnosis.health import checks
+from microbench.diagnosis.health import HELD, Check, checks
 from microbench.diagnosis.host_time import BETWEEN, DOINGS, MANAGED, ON_MANAGED, doing, overlaps, slices
 from microbench.diagnosis.idle import CAUSES, idle, owners
 from microbench.diagnosis.latencies import recorded_latencies
@@ -1127,6 +1127,27 @@ def test_parameters_of_one_step_of_an_optimizer_are_no_steps(name: str, said: st
     assert (steps.found, steps.count) == (said, 1 if said == "annotations" else 18)
 
 
+@pytest.mark.parametrize(("name", "found"), [("model_inference", "region"), ("", None)])
+def test_a_single_region_that_holds_the_work_is_the_step_with_what_is_around_the_work(name: str, found: str) -> None:
+    made = Recorder()
+    with made.range(name, "annotation") if name else nullcontext():
+        made.runs(3_000_000)
+        for kernel in range(20):
+            made.runs(5000 + 400 * kernel)
+            made.launch(f"kernel_{kernel}", 2000)
+        with made.range("aten::expand"):
+            made.runs(10_000_000)
+    made.wait("cudaDeviceSynchronize")
+    one = diagnosed(made)
+    assert (one.steps and one.steps.found) == found
+    if name:
+        assert (one.bound, one.step.kernels) == ("host-bound", 20)
+        assert one.idle.span_s == pytest.approx(13.2e-3, rel=0.01)
+        whose = line_of(one, "whose")
+        assert "PyTorch's operators 10.0 ms" in whose
+        assert "most of it in PyTorch's operators: aten::expand" in finding(one, "diagnose.pauses").title
+
+
 def test_pauses_of_steps_that_differ_are_those_of_all() -> None:
     made = Recorder()
     for step, pause_ns in enumerate((90_000_000, 0, 0)):
@@ -1945,6 +1966,17 @@ def test_a_rank_that_its_host_makes_late_has_its_own_advice(pause_ns: int, slowe
     assert all(one.severity == "advice" and one.title.startswith(title) and one.advice for one in found)
 
 
+def test_a_late_rank_whose_gpu_others_use_is_told_so_and_waits_are_no_longer_than_collectives() -> None:
+    several = [diagnose(one, costs()) for one in together(pause_ns=2_000_000)]
+    waited_s, late_s = ranks.communication_s(several[0]), ranks.compared(several).late_s
+    assert waited_s is not None
+    assert 0 < late_s <= waited_s
+    used = Check(HELD, 10, 0.9, "what held them back is not in the trace")
+    shared = [several[0], replace(several[1], health=(*several[1].health, used))]
+    assert "another program probably uses that GPU" in ranks.finding(shared).advice
+    assert not list(ranks.to_do(shared))
+
+
 # Ranks
 
 
@@ -2214,14 +2246,35 @@ def test_a_call_of_another_thread_does_not_take_the_time_before_it_from_who_subm
     assert sum(found.recorded.owned[owner.name].values()) == pytest.approx(0.020, rel=0.02)
 
 
-@pytest.mark.parametrize(("early_ns", "bound"), [(10_000, "host-bound"), (1_500_000, None)])
-def test_clocks_that_hardly_differ_forbid_no_verdict(early_ns: int, bound: str | None) -> None:
+@pytest.mark.parametrize(("early_ns", "drifts_ns", "bound"), [
+    (10_000, 0, "host-bound"), (1_500_000, 0, "host-bound"), (1_500_000, 2000, None),
+])  # fmt: skip
+def test_clocks_that_differ_by_little_or_always_the_same_forbid_no_verdict(
+    early_ns: int, drifts_ns: int, bound: str | None
+) -> None:
     made = steps_of(count=12, between_ns=2_000_000, waits=True)
     trace = made.trace()
-    early = np.append(True, np.diff(trace.work["call"]) > 0)
-    trace.work["begin_ns"][early] = trace.calls["begin_ns"][trace.work["call"][early]] - early_ns
+    early_ = early_ns + drifts_ns * np.arange(len(trace.work))
+    trace.work["begin_ns"] = trace.calls["begin_ns"][trace.work["call"]] - early_
     trace.work["end_ns"] = trace.work["begin_ns"] + 2000
-    assert diagnose(trace, costs()).bound == bound
+    found = diagnose(trace, costs())
+    assert found.bound == bound
+    if bound and early_ns > 10_000:
+        assert "The GPU's clock is 1.50 ms behind the host's" in finding(found, "diagnose.health").title
+        busy = 120 * 2e-6 / 12
+        assert found.idle.busy_s / found.steps.count == pytest.approx(busy, rel=0.01)
+
+
+def test_a_clock_that_is_ahead_and_behind_is_not_moved() -> None:
+    """Moved behind its call, the work would end after the host had waited for it."""
+    made = Recorder()
+    for _ in range(40):
+        made.launch("kernel", 500_000)
+        made.wait("cudaDeviceSynchronize")
+    trace = made.trace()
+    trace.work["begin_ns"] -= 100_000
+    trace.work["end_ns"] += 100_000
+    assert diagnose(trace, costs()).idle is None
 
 
 def test_work_without_a_call_outside_of_the_steps_forbids_no_verdict() -> None:

@@ -548,6 +548,16 @@ REFUSED = {
         )
     },
     "cpu only": (dumps(document([host(0, 5, "aten::add")])), "no CUDA call"),
+    **{
+        f"TensorFlow 1, {device}": (
+            dumps([{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": f"{device} Compute"}},
+                   {"ph": "X", "name": "Conv2D", "pid": 1, "tid": 0, **at(0, 5)}]),
+            f"timeline of TensorFlow 1 on {where}",
+        )
+        for device, where in (
+            ("/device:GPU:0/stream:15", "a GPU"), ("/job:localhost/replica:0/task:0/cpu:0", "the CPU alone")
+        )
+    },
     "no events": (dumps(document([])), "no CUDA call"),
     "other json": (b'{"a": [1, 2, 3]}', "no trace"),
     "array of numbers": (b"[[1, 2], [3, 4]]", "2 events of it cannot be read"),

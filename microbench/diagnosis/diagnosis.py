@@ -18,7 +18,7 @@ from microbench.core.units import as_time, counted, percent, plain, quantity, ro
 from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
-from microbench.diagnosis.health import ALIKE, TIMELESS, Check, checks, forbidden
+from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden, realigned
 from microbench.diagnosis.host_time import BETWEEN, MANAGED, ON_MANAGED
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
@@ -225,27 +225,28 @@ def diagnose(
     """
     if not len(trace.work):
         raise _without_work(trace)
-    whole = trace = of_one_gpu(trace)
+    trace, moved = realigned(of_one_gpu(trace))
+    whole = trace
     trace = middle(one_window(trace))
     device = busiest(trace)
     steps = find_steps(trace, asked)
     if steps is not None and steps.found == "repetition":
         parts = other_parts(whole, trace, int(steps.calls[0]), int(steps.calls[-1]))
         steps = found_elsewhere(steps, parts)
-    health, stopped, found = _idle(trace, steps, device)
+    health, stopped, found = _idle(trace, steps, device, moved)
     own = steps is not None and (
         steps.found == "annotations" or any(loop.own and loop.place == steps.name for loop in trace.loops)
     )
     if steps is not None and not own and found is not None and _starts(found):  # a compiler repeats itself
         steps = None
-        health, stopped, found = _idle(trace, None, device)
+        health, stopped, found = _idle(trace, None, device, moved)
     paused = None
     if steps is not None and found is not None:
         steps, paused = usual_steps(trace, steps, device)
     if paused is not None:
-        health, stopped, found = _idle(trace, steps, device)
+        health, stopped, found = _idle(trace, steps, device, moved)
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
-    if typical is not None and found is not None and steps is not None and steps.likeness < ALIKE:
+    if typical is not None and found is not None and steps is not None and not steps.recur:
         typical = msgspec.structs.replace(typical, pauses_s=found.pauses_s / steps.count)  # none stands for the others
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     known, given = None, None
@@ -324,9 +325,11 @@ def _without_work(trace: Trace) -> UsageError:
     return UsageError(f"{trace.source} has no work of a GPU{why}", again)
 
 
-def _idle(trace: Trace, steps: Steps | None, device: int) -> tuple[tuple[Check, ...], Check | None, Idle | None]:
-    """The checks of a trace, the one that forbids to say its idle time, and that idle time."""
-    health = checks(trace, steps)
+def _idle(
+    trace: Trace, steps: Steps | None, device: int, known: tuple[Check, ...]
+) -> tuple[tuple[Check, ...], Check | None, Idle | None]:
+    """The checks of a trace behind those ``known``, the one that forbids to say its idle time, and that time."""
+    health = (*known, *checks(trace, steps))
     stopped = forbidden(health, "idle time")
     return health, stopped, idle(trace, *window_of(trace, steps), device) if stopped is None else None
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from microbench.core.units import as_time, counted, percent, plain
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import LONGEST_WAY_NS
-from microbench.diagnosis.steps import Steps
+from microbench.diagnosis.steps import STEPS_ALIKE, Steps
 from microbench.traces.collector import AT_ZERO, BAD_TIME
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL, DAMAGED
 from microbench.traces.trace import FAILED, NONE, PERHAPS, WORK_KINDS, Format, Table, Trace, migrates
@@ -34,14 +34,13 @@ EARLY_LAUNCHES = ("LaunchKernelEx",)
 WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
 # The clocks of host and GPU are aligned no better than this.
 UNALIGNED_NS = 10_000
+EARLY, SHORTEST_WAY_NS = "kernels and copies before their call", 2000
 # A trace without marked steps, with fewer turns than this, needs so much work for a verdict, in pieces or in time.
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 KERNEL, NEVER = WORK_KINDS.index("kernel"), np.iinfo(np.int64).max
 # If work waits in its queue for a larger share of the time, other programs probably use the GPU.
 MOST_HELD = 0.3
 HELD = "kernels and copies that may have waited in their queue"
-# Steps of which less recurs are no steps that a graph could replace.
-ALIKE = 0.5
 
 
 # What to do where records are wrong, and where some are missing.
@@ -118,7 +117,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             f"The trace has only {counted(len(work), 'piece')} of work of the GPU",
             "Record several steps of the program, after some that load its code",
         )  # fmt: skip
-    if steps is not None and steps.likeness < ALIKE:
+    if steps is not None and steps.likeness < STEPS_ALIKE:
         yield Check(
             "steps that differ", steps.count, 0.0, f"only {percent(steps.likeness)} of a step recurs in another",
             ("prediction",), f"The {steps.count} steps differ: only {percent(steps.likeness)} of one recurs in another",
@@ -152,7 +151,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         share = early / len(work)
         span_ns = int(work["end_ns"].max() - work["begin_ns"].min())
         yield Check(
-            "kernels and copies before their call", early, share, "the clocks of host and GPU are not aligned",
+            EARLY, early, share, "the clocks of host and GPU are not aligned",
             ("idle time", "prediction") if share > MOST_UNKNOWN and early_ns.sum() > MOST_UNKNOWN * span_ns else (),
         )  # fmt: skip
     # In whole microseconds short work has no length, which makes the GPU idle by less than its work takes.
@@ -204,6 +203,28 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "nobody knows what was then" if timeless else "they are not part of the diagnosis",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
+
+
+def realigned(trace: Trace) -> tuple[Trace, tuple[Check, ...]]:
+    """The trace with the work of a GPU whose clock is behind the host's, always by about the same time, moved so far
+    that none begins before its call; and the check that says so.
+
+    Where work would then end after the host had waited for it, the clocks differ in another way: nothing is moved.
+    """
+    if not any(check.name == EARLY and check.forbids for check in checks(trace, None)):
+        return trace, ()
+    work = trace.work.copy()
+    after_ns = (work["begin_ns"] - np.append(trace.calls["begin_ns"], 0)[work["call"]])[work["call"] != NONE]
+    by_ns = SHORTEST_WAY_NS - int(after_ns.min())
+    for edge in ("begin_ns", "end_ns"):
+        work[edge] += by_ns
+    moved = msgspec.structs.replace(trace, work=work)
+    steady = np.quantile(after_ns, MOST_UNKNOWN) - after_ns.min() <= UNALIGNED_NS
+    if not steady or _unawaited(moved)[0] > MOST_UNKNOWN * len(work):
+        return trace, ()
+    said = f"The GPU's clock is {as_time(by_ns * 1e-9)} behind the host's, so its times are moved by that"
+    how = "launch latencies are not known, and what the host does is told no better than to some µs"
+    return moved, (Check("work that is moved behind its call", len(work), 1.0, how, ("prediction",), said),)
 
 
 def _held_back(trace: Trace) -> float:

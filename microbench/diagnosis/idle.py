@@ -281,9 +281,12 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
     """Split the gaps into pieces of one cause each.
 
     A gap before work without a call is unknown; one before a page of managed memory is the host's. Any other is what
-    the submitting thread did until the call that ended the gap had returned, and the rest.
+    the submitting thread did until the call that ended the gap had returned, and the rest. Behind all work it is what
+    the thread with the last call did.
     """
     call = np.append(trace.work["call"], NONE)[gaps.work]
+    behind = (gaps.work == NONE) & (len(trace.calls) > 0)
+    call[behind] = len(trace.calls) - 1
     held = np.append(held_by_events(trace, gaps.device), False)[gaps.work]
     pages = np.append(migrates(trace), False)[gaps.work] & (len(trace.calls) > 0)
     without = (call == NONE) & ~pages
@@ -296,7 +299,7 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
     for thread in np.unique(threads[call != NONE]).tolist():
         own = threads == thread
         begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
-        returned = trace.calls["end_ns"][call[own]]
+        returned = np.where(behind[own], ends, trace.calls["end_ns"][call[own]])
         until = np.clip(returned, begins, ends)
         yield _until_call(trace, handed_on(trace, thread, known), begins, until)
         yield from _behind_call(trace, returned > begins, held[own], until, ends)

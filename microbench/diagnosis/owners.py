@@ -161,6 +161,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
             break
     if found is not None and found[0] == OPERATORS and any(_of_name(name) == LOADER for name in names):
         return LOADER, found[1]
+    if found is not None and found[0] == OPERATORS:  # by the operator that the program calls
+        return OPERATORS, next((name for name in names if name.startswith("aten::")), found[1])
     return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
 
 
@@ -184,6 +186,8 @@ def _of_name(name: str) -> str:
     path = PACKAGES.sub("", function["path"]) if function is not None else name
     if part := next((words for begin, words in PARTS if path.startswith(begin)), ""):
         return part
+    if "/torchinductor_" in path:  # the code that it wrote
+        return COMPILED
     if function is None and (OPERATOR.match(name) or LINE_OF_CODE.search(name)):
         return OPERATORS if OPERATOR.match(name) else OWN
     if function is None:

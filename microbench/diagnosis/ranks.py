@@ -16,6 +16,7 @@ from microbench.core.units import as_time, counted, percent, round_percent
 from microbench.diagnosis import words
 from microbench.diagnosis.communication import Exchanged
 from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis, each
+from microbench.diagnosis.health import HELD
 from microbench.traces.trace import NONE
 
 IntArray = npt.NDArray[np.int64]
@@ -121,6 +122,9 @@ def compared(several: Sequence[Diagnosis]) -> Compared | None:
     step_s = statistics.median(each(one, one.idle.span_s) for one in several if one.idle is not None)
     if (found := _together(several, step_s) or _apart(several, step_s)) is None:
         return None
+    of, late = dict(zip(names(several), several, strict=True)), {rank.name for rank in found.late}
+    waited_s = max((communication_s(of[name]) or 0.0 for name in of.keys() - late), default=0.0)
+    found = found._replace(late_s=min(found.late_s, waited_s))  # clocks and moments may differ
     return found if found.late_s > LEAST_SHARE * found.step_s else found._replace(late=[])
 
 
@@ -321,6 +325,9 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
         one = len(late) == 1
         waiting = f"{others[0].name} waits" if len(others) == 1 else "the others wait"
         severity, change = _why_late(late[0], others, known.late_s, "it" if one else late[0].name)
+        of = dict(zip(names(several), several, strict=True))
+        if any(check.name == HELD for check in of[late[0].name].health):
+            change = "Its work waits in its queue meanwhile: another program probably uses that GPU (`nvidia-smi`)"
         title = f"{listed([rank.name for rank in late])} {'comes' if one else 'come'} late: {waiting} about "
         which, them = f"in {known.in_one_of} steps" if known.in_one_of else "of each step", "it" if one else "them"
         title += f"{as_time(known.late_s * max(known.in_one_of, 1))} {which} for {them}"

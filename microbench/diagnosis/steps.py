@@ -31,6 +31,8 @@ REPEATED = 0.5  # the share of calls that must repeat in steps
 # The share of the GPU's work that repeating calls have at least if they are the program and not a part of it. In 200
 # public traces programs had 0.31 or more, layers and single phases 0.22 or less.
 LARGE = 0.25
+NEARLY_ALL = 0.9  # of the GPU's work is in a single region
+STEPS_ALIKE = 0.5  # steps of which less recurs are no steps that a graph could replace
 MINORITY = 0.5  # calls that repeat and have less of the kernels' time are the steps if no others have more
 AHEAD = 33  # a step may make the same call fewer than this many times
 MOST_SHAPES = 16  # steps of this many kinds may take turns
@@ -46,7 +48,7 @@ FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 PAUSE_S = 1e-3
 
 
-Source = Literal["annotations", "loop", "repetition"]
+Source = Literal["annotations", "loop", "repetition", "region"]
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -56,10 +58,10 @@ class Steps(msgspec.Struct, frozen=True):
     than there are steps. ``calls`` are the places in Trace.calls at which these steps begin. ``every`` is the number of
     steps after which they are most alike: 4 where four shapes take turns. ``likeness`` is the share of a step's calls
     that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
-    ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number, or the
-    place of the loop. ``calls_of`` is the function, or the line, that was asked for, of which each step is a call.
-    ``loops`` are the places of the other loops that submit work, and the time of a turn in s. It has first steps that
-    were left out, and of few annotated steps what repeats in them, too.
+    ``found`` says by what the steps were found; a "region" is a single annotation that holds the work. ``name`` is that
+    of their annotations without its number, or the place of the loop. ``calls_of`` is the function, or the line, that
+    was asked for, of which each step is a call. ``loops`` are the places of the other loops that submit work, and the
+    time of a turn in s. It has first steps that were left out, and of few annotated steps what repeats in them, too.
     """
 
     begins_ns: IntArray
@@ -76,6 +78,11 @@ class Steps(msgspec.Struct, frozen=True):
     def count(self) -> int:
         """The number of whole steps."""
         return len(self.calls) - 1
+
+    @property
+    def recur(self) -> bool:
+        """Whether one step stands for all, in what the host does too: a single region may do anything once."""
+        return self.likeness >= STEPS_ALIKE and self.found != "region"
 
     @property
     def step_s(self) -> float:
@@ -113,7 +120,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     part = None
     if steps is None or (steps.count < FEWEST and not steps.calls_of):
         part = _first(trace, tokens, _repeated(trace, tokens))
-    steps = steps or part
+    steps = steps or part or _first(trace, tokens, _annotated(trace, tokens, single=True))
     if steps is None:
         return None
     own = (one for one in loops if one.own and (steps.found, steps.name) != ("loop", one.place))
@@ -229,11 +236,11 @@ class Found(NamedTuple):
     span_ns: tuple[int, int] | None = None
 
 
-def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
+def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Found]:
     """The first calls of ranges like ProfilerStep#3: they follow one another, and hold most of the time or of the work.
 
     One or two of them have to be numbered, or PyTorch's steps of an optimizer, whose parameters repeat within. The last
-    of these begins is that of the first call behind them.
+    of these begins is that of the first call behind them. ``single`` asks for ranges of one name that hold the work.
     """
     annotations = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
     if not len(annotations):
@@ -258,19 +265,19 @@ def _annotated(trace: Trace, tokens: Tokens) -> list[Found]:
         if few:
             begins_ns = np.append(begins_ns, ranges["end_ns"][-1])
         numbered = name != name_of(trace, int(ranges["name"][0])) or name.startswith(OPTIMIZER)
-        if not apart or (few and not numbered):
+        if not apart or (len(places) > 1 if single else few and not numbered):
             continue
         place = np.maximum(np.searchsorted(ranges["begin_ns"], at_ns, "right") - 1, 0)
         inside = (at_ns >= ranges["begin_ns"][place]) & (at_ns < ranges["end_ns"][place])
         works = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1)
-        if works >= LARGE and max(covered, works) >= COVERED:
+        if works >= (NEARLY_ALL if single else LARGE) and max(covered, works) >= COVERED:
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
             begins = np.minimum(begins, len(trace.calls) - 1)
             submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins))
             if not few and len(places) <= MOST_PARTS and submits.max() > UNEQUAL * max(submits.min(), 1):
                 continue  # parts of the program
             span = (int(begins_ns[0]), int(begins_ns[-1])) if few else None
-            one = Found(begins, "annotations", unnumbered(name), span)
+            one = Found(begins, "region" if single else "annotations", unnumbered(name), span)
             found.append((covered, one))
     return [one for _, one in sorted(found, key=lambda each: -each[0])]
 
@@ -466,13 +473,14 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     begins, found, name, span_ns = one
     submitting = np.flatnonzero(tokens.submits)
     begins = begins[1:] if len(begins) > FEWEST + 1 else begins  # without the first step
-    fewest = 2 if found == "annotations" else FEWEST
+    marked = found in ("annotations", "region")
+    fewest = 2 if marked else FEWEST
     if len(begins) < fewest or not len(submitting):
         return None
     begins_ns = np.append(tokens.first_ns, int(trace.work["end_ns"].max()))[
         np.append(submitting, len(trace.calls))[np.searchsorted(submitting, begins)]
     ]
-    if found != "annotations":  # a break between two phases is no step
+    if not marked:  # a break between two phases is no step
         apart_ns = np.diff(begins_ns)
         runs = np.split(np.arange(len(begins)), np.flatnonzero(apart_ns > LONGEST * np.median(apart_ns)) + 1)
         longest = max(runs, key=len)

@@ -29,7 +29,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import fp32_s, gpu_use, on_managed_s, pages_s, unfilled_s
 from microbench.diagnosis.graph_use import graph_use, per_parameter
-from microbench.diagnosis.health import ALIKE, HELD, MOST_UNKNOWN, WITHOUT
+from microbench.diagnosis.health import HELD, MOST_UNKNOWN, WITHOUT
 from microbench.diagnosis.host_time import BACKWARD, BETWEEN, DOINGS, by_name, doing
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, gaps_of, owners, said
 from microbench.diagnosis.owners import (
@@ -855,7 +855,7 @@ def _pausing(diagnosis: Diagnosis, recorded: Recorded) -> Owner | None:
     """Who has more than half of the step's pauses, with all its time between calls; None where nobody has."""
     each_s = {name: _paused_s(recorded, (name,)) for name in recorded.owned if name != NAMELESS}
     idle, steps = diagnosis.idle, diagnosis.steps
-    if idle is not None and steps is not None and steps.likeness < ALIKE:
+    if idle is not None and steps is not None and not steps.recur:
         each_s = {one.name: one.seconds for one in owners(idle)}
     name = max(each_s, key=lambda one: each_s[one], default=NAMELESS)
     if idle is None or 2 * each_s.get(name, 0.0) <= recorded.pauses_s:
@@ -967,7 +967,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     elif most is not None and most.name == COMPILED:
         change = "It may compile or capture there: record after that; TORCH_LOGS=recompiles names what compiles again"
     elif submits:
-        change = "Do on the GPU what of it computes on the CPU; a graph saves what only prepares work of the GPU"
+        change = "If it computes on the CPU, do that on the GPU; if it only prepares launches, a graph saves it"
     yield Finding(
         rule="diagnose.pauses",
         severity="note" if submits and diagnosis.bound != "host-bound" else "advice",

@@ -38,6 +38,7 @@ CATEGORIES = {
 VERSIONS = ("schemaVersion", "cuda_driver_version", "cuda_runtime_version", "cupti_version", "torch_version")
 NUMBER = re.compile(rb'\s*"?\s*([-+]?)(\d{1,30})(?:\.(\d{0,60}))?(?:[eE]([-+]?\d{1,3}))?\s*"?\s*')
 INTEGER = re.compile(r"\s*[-+]?\d{1,30}\s*")
+TENSORFLOW = re.compile(r"[/:][GC]PU:\d+\S* Compute$", re.IGNORECASE)  # processes of its timelines
 HIP = re.compile(r"hip[A-Z]|.*HIP_vector_type|.*\.kd$")  # calls, and kernels of an AMD GPU
 OLD_GPU = "CUDA functions"  # the process of the GPU's part in traces of torch.autograd.profiler
 OF_THE_CPU = re.compile(r"aten::mkldnn_\w+$")  # operators that have other names on a GPU
@@ -409,6 +410,12 @@ class ChromeReader:
             if on_cpu := next(filter(OF_THE_CPU.match, collector.names), None):
                 cause = f"{cause}: {on_cpu} runs on the CPU"
                 raise UsageError(cause, 'move model and inputs to the GPU (.to("cuda")), then record CUDA activities')
+            if devices := [name for name in self._processes.values() if TENSORFLOW.search(name)]:
+                where = "a GPU" if any("gpu:" in name.lower() for name in devices) else "the CPU alone"
+                raise UsageError(
+                    f"{self._name} is a timeline of TensorFlow 1 on {where}: it has no calls of CUDA, and is not read",
+                    "record by tf.profiler.experimental.start(FOLDER), and give its .xplane.pb",
+                )
             why = "nothing says what the GPU did"
             if OLD_GPU in self._processes:
                 why = "PyTorch's old profiler (torch.autograd) timed whole operators there, and no kernels"

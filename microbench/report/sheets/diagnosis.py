@@ -10,6 +10,7 @@ from microbench.diagnosis import ranks, stacks, words
 from microbench.diagnosis.diagnosis import Diagnosis, each
 from microbench.diagnosis.gpu_use import largest
 from microbench.diagnosis.idle import CAUSES, owners, said
+from microbench.diagnosis.owners import OPERATOR, OPERATORS
 from microbench.diagnosis.steps import REPEATED
 from microbench.diagnosis.window import OTHERS
 from microbench.report.document import AnswerLine, Block, Cell, Column, Screen, Table, Tone, answer_line, columns
@@ -79,7 +80,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         )
         what = f"{whose} at {plain(step.name)}{asked}"
     parts = [f"{what}, each of {pieces}, {alike}" if step.count != 1 else f"the only {plain(step.name)}, of {pieces}"]
-    begins_ns = diagnosis.steps.begins_ns if diagnosis.steps is not None else []
+    begins_ns = diagnosis.steps.begins_ns.tolist() if diagnosis.steps is not None else list[int]()
     lasts_s = sorted((two - one) * 1e-9 for one, two in itertools.pairwise(begins_ns))
     unequal = 1 < len(lasts_s) <= FEW_STEPS and lasts_s[-1] > UNEQUAL * lasts_s[0]
     spread = f" in the mean, {as_time(lasts_s[0])} to {as_time(lasts_s[-1])}" if unequal else ""
@@ -127,6 +128,8 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     causes = [f"{words.cause_words(diagnosis, cause)} ({share(idle.causes[cause])})" for cause in shown]
     whose = [one for one in owners(idle)[:OWNERS] if one.seconds > least_s]
     said = {one.most for one in whose}
+    if any(one.name == OPERATORS for one in whose):  # which has the time of each of them
+        said |= {one.name for one in idle.places if OPERATOR.match(one.name)}
     places = [
         f"{plain(place.name, words.LONGEST_NAME)} {as_time(each(diagnosis, place.seconds))}"
         for place in [one for one in idle.places if one.name not in said][:SHOWN]
