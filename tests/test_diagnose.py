@@ -1649,6 +1649,19 @@ def test_communication_is_the_bound_only_if_it_takes_more_than_all_that_the_host
     assert bound(100_000, 1_500_000) == "host-bound"  # of 1.5 + 1.0 ms, each less than the collective
 
 
+@pytest.mark.parametrize(("slow_ns", "waits"), [(1_000_000_000, True), (300_000_000, False)])
+def test_a_collective_of_unknown_size_waits_if_it_takes_longer_than_any_needs(slow_ns: int, waits: bool) -> None:
+    """25 or 7.5 times the median of its name."""
+    made = Recorder()
+    for _ in range(6):
+        made.launches(10)
+        for ns in (40_000_000, 40_000_000, slow_ns):
+            made.launch("ncclDevKernel_SendRecv", ns, stream=20)
+        made.wait()
+    advice = finding(diagnosed(made), "diagnose.communication").advice
+    assert ("probably waits for another rank" in advice) is waits
+
+
 @pytest.mark.parametrize(("computes_ns", "bound"), [(100_000, "communication-bound"), (200_000, "GPU-bound")])
 def test_a_step_that_mostly_computes_is_gpu_bound_but_not_well(computes_ns: int, bound: str) -> None:
     found = diagnosed(training(computes_ns=computes_ns))  # 400 us of communication beside ten kernels

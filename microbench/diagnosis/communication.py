@@ -37,8 +37,10 @@ PLUMBING = re.compile(
     r"c10d::|nccl:|record_param_comms|aten::|autograd::engine|ProfilerStep|Torch-Compiled|## Call|<|torch/|nn\.Module: "
 )
 # A collective that takes so many times what it needs waits: what it needs is the shortest of its size, or what slow
-# Ethernet (1 Gbit/s) takes. Where sizes are unknown, it is the median of its name, from so many on.
+# Ethernet (1 Gbit/s) takes. Where sizes are unknown, it is the median of its name, from so many on; a smaller multiple
+# is enough for one that takes longer than any GPU's memory needs over a fast link.
 WAITS, WAITS_UNSIZED, FEWEST_ALIKE = 10, 100, 3
+WAITS_LONG, LONG_NS = 20, 500_000_000
 SLOWEST_START_NS, SLOWEST_NS_PER_BYTE = 100_000, 8
 
 
@@ -134,7 +136,8 @@ def _needed_ns(work: Table, found: IntArray) -> IntArray:
     slowest_ns = SLOWEST_START_NS + SLOWEST_NS_PER_BYTE * own["bytes"].astype(float)
     needed_ns = np.minimum(shortest_first[first][group], slowest_ns).astype(np.int64)
     needed_ns = np.where(sized, needed_ns, shortest_first[first + counts // 2][group])
-    waits = took_ns > np.where(sized, WAITS, WAITS_UNSIZED) * needed_ns
+    times = np.where(sized, WAITS, np.where(took_ns > LONG_NS, WAITS_LONG, WAITS_UNSIZED))
+    waits = took_ns > times * needed_ns
     waits &= sized | (counts[group] >= FEWEST_ALIKE)
     result[theirs[waits]] = needed_ns[waits]
     return result
