@@ -2229,6 +2229,19 @@ def test_a_gpu_that_pauses_between_queued_kernels_is_the_limit() -> None:
     assert found.bound == "GPU-bound"
 
 
+@pytest.mark.parametrize(("loads_ns", "told"), [(400_000, True), (30_000, False)])
+def test_what_the_host_does_before_the_work_of_a_trace_without_steps_is_said(loads_ns: int, told: bool) -> None:
+    made = Recorder()
+    with made.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "annotation"):
+        made.runs(loads_ns)
+    for kernel in range(30):
+        made.runs(20_000 + 500 * kernel)
+        made.launch(f"kernel_{kernel}", 2000)
+    titles = [one.title for one in words.findings(diagnosed(made)) if one.rule == "diagnose.before"]
+    assert len(titles) == told
+    assert all("first 42" in title and "_SingleProcessDataLoaderIter" in title for title in titles)
+
+
 def test_host_time_before_the_gpus_first_work_is_told() -> None:
     made = Recorder()
     with made.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):

@@ -315,7 +315,8 @@ def _without_work(trace: Trace) -> UsageError:
     launches = [name for at in trace.calls["name"].tolist() if "Launch" in (name := name_of(trace, at))]
     if launches:
         return UsageError(
-            f"{trace.source} has {len(launches)} launches, but the profiler got no record of what the GPU did",
+            f"{trace.source} has {counted(len(launches), 'launch', 'launches')}, but the profiler got no record of "
+            "what the GPU did",
             f"let the program check its errors: {plain(launches[0])}"
             if FAILED in launches[0]
             else "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",

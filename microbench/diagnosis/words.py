@@ -778,13 +778,13 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Warn of a long time beside the steps in which the GPU does nothing: before its first work, or once later."""
     trace, steps, idle = diagnosis.trace, diagnosis.steps, diagnosis.idle
-    if steps is None or idle is None or steps.found != "repetition":
+    if idle is None or (steps is not None and steps.found != "repetition") or diagnosis.bound == "start-up":
         return
     first_ns, last_ns = int(trace.work["begin_ns"].min()), int(trace.work["end_ns"].max())
     again = "If that comes again and again, it is what makes the program slow: record several rounds"
     gaps = gaps_of(trace.work, idle.device, first_ns, last_ns)
     once_s = float((gaps.end_ns - gaps.begin_ns).max(initial=0)) * 1e-9
-    if once_s > steps.count * steps.step_s:
+    if steps is not None and once_s > steps.count * steps.step_s:
         yield Finding(
             rule="diagnose.before",
             severity="warning",
@@ -802,14 +802,15 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
     for name, ns in zip(before["name"].tolist(), lasts_ns.tolist(), strict=True):
         named[name] += ns
     (most, most_ns), *_ = named.most_common(1)
-    if most_ns > last_ns - first_ns:
+    if most_ns > (last_ns - first_ns) * (1 if steps is not None else WARNING):
         yield Finding(
             rule="diagnose.before",
             severity="warning",
             title=f"The GPU does nothing in the first {as_time((first_ns - begin_ns) * 1e-9)} of the trace, of which "
             f"{plain(name_of(trace, most), LONGEST_NAME)} takes {as_time(most_ns * 1e-9)}",
             text="",
-            threshold="a piece of host time before the GPU's first work is longer than all the time behind it",
+            threshold="a piece of host time before the GPU's first work is longer than all the time behind it, without "
+            f"steps than {round_percent(WARNING)} of that",
             advice=again,
         )
 
