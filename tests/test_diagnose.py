@@ -1127,11 +1127,17 @@ def test_parameters_of_one_step_of_an_optimizer_are_no_steps(name: str, said: st
     assert (steps.found, steps.count) == (said, 1 if said == "annotations" else 18)
 
 
-@pytest.mark.parametrize(("name", "found"), [("model_inference", "region"), ("", None)])
-def test_a_single_region_that_holds_the_work_is_the_step_with_what_is_around_the_work(name: str, found: str) -> None:
+@pytest.mark.parametrize(("name", "loads_ns", "found"), [
+    ("model_inference", 0, "region"), ("", 0, None), ("whole_program", 4_000_000, None),
+])  # fmt: skip
+def test_a_single_region_that_holds_the_work_is_the_step_with_what_is_around_the_work(
+    name: str, loads_ns: int, found: str
+) -> None:
     made = Recorder()
     with made.range(name, "annotation") if name else nullcontext():
         made.runs(3_000_000)
+        if loads_ns:
+            made.call("cudaMalloc", loads_ns)
         for kernel in range(20):
             made.runs(5000 + 400 * kernel)
             made.launch(f"kernel_{kernel}", 2000)
@@ -1140,7 +1146,8 @@ def test_a_single_region_that_holds_the_work_is_the_step_with_what_is_around_the
     made.wait("cudaDeviceSynchronize")
     one = diagnosed(made)
     assert (one.steps and one.steps.found) == found
-    if name:
+    if found:
+        assert words.findings(one)[0].title.startswith("Host-bound: the GPU works 0.30 % of model_inference of 13.2 ms")
         assert (one.bound, one.step.kernels) == ("host-bound", 20)
         assert one.idle.span_s == pytest.approx(13.2e-3, rel=0.01)
         whose = line_of(one, "whose")

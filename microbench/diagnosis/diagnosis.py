@@ -43,6 +43,7 @@ NEARLY_BUSY = 0.85
 # A step is GPU-bound, and not communication-bound, where communication that nothing hides is less than the first share
 # and other work more than the second.
 LITTLE, MOSTLY = 0.2, 2 / 3
+ONCE = 0.1  # of a single region is what happens once: then it is no step
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
 # include by how much it does not.
@@ -234,10 +235,7 @@ def diagnose(
         parts = other_parts(whole, trace, int(steps.calls[0]), int(steps.calls[-1]))
         steps = found_elsewhere(steps, parts)
     health, stopped, found = _idle(trace, steps, device, moved)
-    own = steps is not None and (
-        steps.found == "annotations" or any(loop.own and loop.place == steps.name for loop in trace.loops)
-    )
-    if steps is not None and not own and found is not None and _starts(found):  # a compiler repeats itself
+    if steps is not None and found is not None and _is_start(trace, steps, found):
         steps = None
         health, stopped, found = _idle(trace, None, device, moved)
     paused = None
@@ -434,6 +432,14 @@ def _bound(
     if step is None and launches_s + own_s >= half_s > 0:
         return "launch-bound" if launches_s > own_s else "host-bound"
     return "GPU-bound" if found.causes["device gaps"] >= half_s else "mixed"
+
+
+def _is_start(trace: Trace, steps: Steps, found: Idle) -> bool:
+    """Whether steps that nobody marked are the program's start: a compiler repeats itself, and a single region may hold
+    it."""
+    if steps.found == "annotations" or any(loop.own and loop.place == steps.name for loop in trace.loops):
+        return False
+    return _starts(found) or (steps.found == "region" and found.first_use_s > ONCE * found.span_s)
 
 
 def _starts(found: Idle) -> bool:

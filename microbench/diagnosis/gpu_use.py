@@ -16,6 +16,7 @@ from microbench.diagnosis.diagnosis import Diagnosis, each, window_of
 from microbench.diagnosis.host_time import BETWEEN, ON_MANAGED
 from microbench.diagnosis.idle import FAULT_NS, busiest, gaps_of, said
 from microbench.diagnosis.kernel_names import ELEMENTWISE, OWN, family
+from microbench.diagnosis.recorded import layer_of
 from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
 
 BoolArray = npt.NDArray[np.bool_]
@@ -166,8 +167,7 @@ def _in_fp32(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     idle, trace = diagnosis.idle, diagnosis.trace
     if idle is None or takes_s <= least_s or 2 * idle.busy_s < idle.span_s:
         return
-    packages = {name.split(".")[0] for name in trace.versions}
-    library = "torch" if trace.format == "PyTorch profiler" else next(iter(packages & {"torch", "jax"}), "other")
+    library = {"torch_eager": "torch", "jax_jit": "jax"}.get(layer_of(trace), "other")
     advice = LOWER[library]
     if WITHOUT_TF32.search(trace.gpus.get(idle.device, "")):
         advice = "Compute in FP16 (torch.autocast), because this GPU's tensor cores know no TF32"

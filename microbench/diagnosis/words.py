@@ -52,7 +52,7 @@ from microbench.diagnosis.steps import PAUSE_S
 from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
-from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Format, Processor, Trace, name_of
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Format, Processor, Trace, name_of
 
 SUITE = "diagnose"
 
@@ -121,9 +121,9 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     ]
     if diagnosis.bound in (None, "GPU-bound") or any(one.severity == "advice" and one.advice for one in found):
         return found
-    return [replace(one, severity="advice") if one.rule == "diagnose.watched" else one for one in found] + [
-        *_owner(diagnosis)
-    ]
+    if whose := list(_owner(diagnosis)):
+        return [*found, *whose]
+    return [replace(one, severity="advice") if one.rule == "diagnose.watched" else one for one in found]
 
 
 def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
@@ -302,6 +302,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
     named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
     span = "each recorded step" if diagnosis.steps is not None else "the trace"
+    if diagnosis.steps is not None and diagnosis.steps.found == "region":
+        span = plain(diagnosis.steps.name, LONGEST_NAME)
     severity: Severity = (
         "good"
         if bound == "GPU-bound" and not paused
@@ -794,7 +796,8 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold="one idle interval is longer than all steps",
             advice=again,
         )
-    before = trace.ranges[trace.ranges["end_ns"] <= first_ns]
+    own = ~np.isin(trace.ranges["kind"], [RANGE_KINDS.index(kind) for kind in ("overhead", "driver")])
+    before = trace.ranges[own & (trace.ranges["end_ns"] <= first_ns)]
     if not len(before):
         return
     begin_ns, lasts_ns = int(before["begin_ns"].min()), before["end_ns"] - before["begin_ns"]
@@ -887,17 +890,20 @@ def _longest_pauses(diagnosis: Diagnosis, idle: Idle) -> tuple[int, str]:
     trace, (begin_ns, end_ns) = diagnosis.trace, window_of(diagnosis.trace, diagnosis.steps)
     gaps = gaps_of(trace.work, idle.device, begin_ns, end_ns)
     lasts_ns, said_ = gaps.end_ns - gaps.begin_ns, list[str]()
+    others = [RANGE_KINDS.index(kind) for kind in ("overhead", "driver", "annotation")]
+    code = trace.ranges[~np.isin(trace.ranges["kind"], others)]
     for at in np.argsort(-lasts_ns)[:LONGEST_PAUSES]:
         middle = (int(gaps.begin_ns[at]) + int(gaps.end_ns[at])) // 2
         call = int(np.append(trace.work["call"], NONE)[gaps.work[at]])
-        here = trace.ranges["begin_ns"] <= middle
-        if call != NONE:
-            here &= trace.ranges["thread"] == trace.calls["thread"][call]
-        place = ""
-        if here.any():
-            last = np.flatnonzero(here)[np.argmax(trace.ranges["begin_ns"][here])]
-            where = "in" if trace.ranges["end_ns"][last] > middle else "behind"
-            place = f" {where} {plain(name_of(trace, trace.ranges['name'][last]), LONGEST_NAME)}"
+        place, until_ns = "", NONE
+        for table in (code, trace.calls):  # the code around the middle that began last, or what ended last before
+            here = (table["begin_ns"] <= middle) & (call == NONE or table["thread"] == trace.calls["thread"][call])
+            if here.any():
+                ends_ns = np.minimum(table["end_ns"][here], middle)
+                last = table[np.flatnonzero(here)[np.lexsort((table["begin_ns"][here], ends_ns))[-1]]]
+                where = "in" if last["end_ns"] > middle else "behind"
+                if ends_ns.max() > until_ns:
+                    place, until_ns = f" {where} {plain(name_of(trace, last['name']), LONGEST_NAME)}", ends_ns.max()
         after = as_time((int(gaps.begin_ns[at]) - begin_ns) * 1e-9)
         said_.append(f"{as_time(int(lasts_ns[at]) * 1e-9)}{place}, {after} after the first work")
     return int((lasts_ns > PAUSE_S * 1e9).sum()), "; ".join(said_)
