@@ -1234,6 +1234,24 @@ def test_steps_of_unequal_length_are_said_with_both_ends(slower_ns: int, said: s
     assert ("in the mean" in line) == bool(said)
 
 
+@pytest.mark.parametrize(("kernel", "between_ns", "told"), [
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)", 2000, True),
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)", 900_000, False),
+    ("triton_poi_fused_add_3", 2000, False),
+    ("void at::native::reduce_kernel<512, 1>(int)", 2000, False),
+])  # fmt: skip
+def test_elementwise_kernels_that_take_long_are_to_be_fused(kernel: str, between_ns: int, told: bool) -> None:
+    made = Recorder()
+    for _ in range(8):
+        made.runs(between_ns)
+        made.launch("matrix", 200_000)
+        for _ in range(2):
+            made.launch(kernel, 60_000)
+    found = [one for one in words.findings(diagnosed(made)) if one.rule == "diagnose.unfused"]
+    assert len(found) == told
+    assert all(one.title.startswith("2 elementwise kernels take 120 µs, 37") for one in found)
+
+
 def test_pauses_of_a_trace_without_steps_are_said_with_their_places() -> None:
     made = Recorder()
     for kernel in range(60):

@@ -28,6 +28,7 @@ FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
 LONGEST_NAME = 60
 # Products of libraries that compute in FP32 without tensor cores, and GPUs whose tensor cores have no TF32.
 IN_FP32 = re.compile(r"(?:ampere|volta|turing)_sgemm_|_simt_sgemm_|xmma_\w+_f32f32_f32f32_f32_|_ffma_")
+UNFUSED = 0.2  # of the time is worth fusing
 WITHOUT_TF32 = re.compile(r"V100|T4|TITAN|RTX 20|Quadro RTX")
 LOWER = {
     "torch": "Accept TF32 (torch.set_float32_matmul_precision('high')), or compute in BF16 (torch.autocast)",
@@ -43,6 +44,7 @@ def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _unfilled(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _in_fp32(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
+        yield from _unfused(diagnosis, UNFUSED * diagnosis.idle.span_s)
         yield from _largest(diagnosis, diagnosis.idle.span_s)
 
 
@@ -180,6 +182,31 @@ def _in_fp32(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
         threshold=f"kernels of that name take more than {round_percent(WORTH_A_LINE)} of the time",
         advice=f"{advice}, and compare the results",
     )
+
+
+def unfused_s(diagnosis: Diagnosis) -> tuple[float, int]:
+    """The time in s of PyTorch's own kernels for each element, and their number."""
+    work = diagnosis.trace.work[_in_window(diagnosis)]
+    names, place = np.unique(work["name"], return_inverse=True)
+    of = [family(name_of(diagnosis.trace, int(name))).name for name in names]
+    chosen = np.array([bool(ELEMENTWISE.match(name)) and not name.startswith("triton_") for name in of], bool)[place]
+    return float((work["end_ns"] - work["begin_ns"])[chosen].sum()) * 1e-9, int(chosen.sum())
+
+
+def _unfused(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
+    """Say how long kernels for each element take, if that is longer than ``least_s`` and the GPU is mostly busy."""
+    takes_s, count = unfused_s(diagnosis)
+    idle = diagnosis.idle
+    if idle is not None and takes_s > least_s and 2 * idle.busy_s > idle.span_s:
+        yield Finding(
+            rule="diagnose.unfused",
+            severity="advice",
+            title=f"{counted(round(each(diagnosis, count)), 'elementwise kernel')} take {_takes(diagnosis, takes_s)}, "
+            "each for a single operation",
+            text="Each reads its inputs from memory and writes its result there.",
+            threshold=f"such kernels of PyTorch take more than {round_percent(UNFUSED)} of the time",
+            advice="torch.compile fuses them. Where layouts and types stay the same, copies and casts go, too",
+        )
 
 
 class KernelTime(NamedTuple):

@@ -27,7 +27,7 @@ from microbench.diagnosis.diagnosis import (
     each,
     window_of,
 )
-from microbench.diagnosis.gpu_use import fp32_s, gpu_use, on_managed_s, pages_s, unfilled_s
+from microbench.diagnosis.gpu_use import fp32_s, gpu_use, on_managed_s, pages_s, unfilled_s, unfused_s
 from microbench.diagnosis.graph_use import graph_use, per_parameter
 from microbench.diagnosis.health import HELD, MOST_UNKNOWN, WITHOUT
 from microbench.diagnosis.host_time import BACKWARD, BETWEEN, DOINGS, by_name, doing
@@ -154,6 +154,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.optimizer": math.inf if optimizer is not None and optimizer.share > 1 / 2 else 0.0,
         "diagnose.paused_steps": diagnosis.paused.seconds / diagnosis.paused.of if diagnosis.paused else 0.0,
         "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
+        "diagnose.unfused": each(diagnosis, unfused_s(diagnosis)[0]) / 3,
         "diagnose.fp32": each(diagnosis, fp32_s(diagnosis)[0]) / 2,  # tensor cores leave less than half of it
     }  # fmt: skip
 
