@@ -1117,6 +1117,39 @@ def test_steps_that_differ_are_not_predicted() -> None:
     assert found.bound == "launch-bound"
 
 
+@pytest.mark.parametrize(("idle_ns", "bound", "severity"), [
+    (5_000, "GPU-bound", "good"), (25_000, "GPU-bound", "warning"), (60_000, "launch-bound", "warning"),
+])  # fmt: skip
+def test_a_trace_without_steps_is_gpu_bound_from_three_quarters_on(idle_ns: int, bound: str, severity: str) -> None:
+    made = Recorder()
+    for kernel in range(40):
+        made.runs(100_000 + idle_ns + 13 * kernel**2 % 7000)
+        made.launch(f"kernel_{kernel}", 100_000)
+    found = diagnosed(made)
+    assert (found.step, found.bound, words.findings(found)[0].severity) == (None, bound, severity)
+
+
+def test_a_long_memset_is_among_the_largest_kernels() -> None:
+    made = Recorder()
+    made.submit(made.call("cudaMemset", 4000), "Memset (Device)", 6_000_000, kind="memset")
+    for kernel in range(30):
+        made.launch(f"kernel_{kernel}", 50_000)
+    assert "Memset 6.00 ms" in finding(diagnosed(made), "diagnose.kernels").title
+
+
+def test_annotated_steps_behind_a_long_warm_up_are_steps() -> None:
+    made = Recorder()
+    with made.range("WARM_UP", "annotation"):
+        for kernel in range(30):
+            made.runs(900_000)
+            made.launch(f"first_{kernel}", 3000)
+    for _ in range(8):
+        with made.range("FULL_RUN", "annotation"):
+            made.launches(20)
+    steps = find_steps(made.trace())
+    assert (steps.found, steps.name, steps.count) == ("annotations", "FULL_RUN", 6)
+
+
 @pytest.mark.parametrize(("name", "said"), [("Optimizer.step#Adam.step", "annotations"), ("region", "repetition")])
 def test_parameters_of_one_step_of_an_optimizer_are_no_steps(name: str, said: str) -> None:
     made = Recorder()

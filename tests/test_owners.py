@@ -124,6 +124,8 @@ def test_a_long_name_takes_no_longer_than_its_length(name: str) -> None:
         (["ProfilerStep#1", "aten::split_with_sizes", "aten::narrow", "aten::as_strided"], OPERATORS,
          "aten::split_with_sizes"),
         (["MulBackward0", "aten::mul"], OPERATORS, "aten::mul"),
+        (["ensure_layer_3_weights"], "code in ensure_layer_#_weights", "ensure_layer_3_weights"),
+        (["h2d_w_of_conv2d"], "code in h2d_w_of_conv2d", "h2d_w_of_conv2d"),
         (["Torch-Compiled Region: 0/0", "CompiledFunction"], COMPILED, "CompiledFunction"),
         (["/tmp/torchinductor_me/ab/cab.py(33): call"], COMPILED, "/tmp/torchinductor_me/ab/cab.py(33): call"),
         (["serve.py:12 do_POST", "time.sleep at serve.py:12 do_POST"], "waiting in a sleep",

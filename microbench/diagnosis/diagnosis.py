@@ -37,9 +37,9 @@ from microbench.traces.trace import FAILED, UNRECORDED, WORK_KINDS, Trace, name_
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
-# The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this. It is enough
-# where no step repeats: then nobody knows these costs, and what happens once is in that time.
-NEARLY_BUSY = 0.85
+# The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this. Where no step
+# repeats, nobody knows these costs, and what happens once is in that time: then less is enough.
+NEARLY_BUSY, ENOUGH = 0.85, 0.75
 # A step is GPU-bound, and not communication-bound, where communication that nothing hides is less than the first share
 # and other work more than the second.
 LITTLE, MOSTLY = 0.2, 2 / 3
@@ -394,10 +394,11 @@ def _bound(
         return None
     recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
     works_s = found.busy_s - found.exposed_s
-    if works_s >= NEARLY_BUSY * found.span_s and (step is None or works_s >= BUSY * (found.span_s - recorder_s)):
+    least = ENOUGH if step is None else NEARLY_BUSY
+    if works_s >= least * found.span_s and (step is None or works_s >= BUSY * (found.span_s - recorder_s)):
         if found.copies_s > found.busy_s / 2:
             return "copy-bound"
-        if step is not None or works_s - found.copies_s >= NEARLY_BUSY * found.span_s:
+        if step is not None or works_s - found.copies_s >= MOSTLY * found.span_s:
             return "GPU-bound"
     if step is None and _starts(found):
         return "start-up"

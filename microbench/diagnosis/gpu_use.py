@@ -220,9 +220,9 @@ class KernelTime(NamedTuple):
 
 
 def largest(diagnosis: Diagnosis) -> list[KernelTime]:
-    """The kernels by family, those that take most time first."""
+    """The kernels by family, and memsets, those that take most time first."""
     work = diagnosis.trace.work[_in_window(diagnosis)]
-    work = work[work["kind"] == WORK_KINDS.index("kernel")]
+    work = work[np.isin(work["kind"], [WORK_KINDS.index(kind) for kind in ("kernel", "memset")])]
     names, place, counts = np.unique(work["name"], return_inverse=True, return_counts=True)
     took_ns, found = np.bincount(place, work["end_ns"] - work["begin_ns"], len(names)), dict[str, KernelTime]()
     for at in np.argsort(-took_ns, kind="stable").tolist():

@@ -27,6 +27,7 @@ FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$
 PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
 FROZEN = re.compile(r"<frozen (\w+)")
 OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
+NUMBERS = re.compile(r"(?<![^\W_])\d+(?![^\W_])")  # "ensure_layer_3_weights", but not "conv2d"
 # Parts of packages by how their paths and their ranges begin.
 PARTS = (
     ("torch/nn/", "torch.nn modules"), ("nn.Module: ", "torch.nn modules"), ("torch/optim/", "torch.optim"),
@@ -191,7 +192,7 @@ def _of_name(name: str) -> str:
     if function is None and (OPERATOR.match(name) or LINE_OF_CODE.search(name)):
         return OPERATORS if OPERATOR.match(name) else OWN
     if function is None:
-        return name if name in HELPS else f"code in {name}"  # of an annotation
+        return name if name in HELPS else f"code in {NUMBERS.sub('#', name)}"  # of an annotation, all layers together
     first, *rest = path.split("/")
     package = first.removesuffix(".py")
     if package in sys.stdlib_module_names:

@@ -31,6 +31,7 @@ REPEATED = 0.5  # the share of calls that must repeat in steps
 # The share of the GPU's work that repeating calls have at least if they are the program and not a part of it. In 200
 # public traces programs had 0.31 or more, layers and single phases 0.22 or less.
 LARGE = 0.25
+MANY, DENSE = 5, 0.8  # so many annotated steps are enough if they follow one another without a break, behind a warm-up
 NEARLY_ALL = 0.9  # of the GPU's work is in a single region
 STEPS_ALIKE = 0.5  # steps of which less recurs are no steps that a graph could replace
 MINORITY = 0.5  # calls that repeat and have less of the kernels' time are the steps if no others have more
@@ -270,7 +271,9 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
         place = np.maximum(np.searchsorted(ranges["begin_ns"], at_ns, "right") - 1, 0)
         inside = (at_ns >= ranges["begin_ns"][place]) & (at_ns < ranges["end_ns"][place])
         works = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1)
-        if works >= (NEARLY_ALL if single else LARGE) and max(covered, works) >= COVERED:
+        whole_ns = ranges["end_ns"][-1] - ranges["begin_ns"][0]
+        dense = len(places) >= MANY and (ranges["end_ns"] - ranges["begin_ns"]).sum() >= DENSE * whole_ns
+        if works >= (NEARLY_ALL if single else LARGE) and (dense or max(covered, works) >= COVERED):
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
             begins = np.minimum(begins, len(trace.calls) - 1)
             submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins))

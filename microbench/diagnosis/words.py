@@ -16,6 +16,7 @@ from microbench.diagnosis import advice
 from microbench.diagnosis.communication import PLUMBING, Collective, launching
 from microbench.diagnosis.diagnosis import (
     BUSY,
+    ENOUGH,
     NEARLY_BUSY,
     REPLAYS,
     WORTH,
@@ -58,7 +59,7 @@ SUITE = "diagnose"
 
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
-PAUSING: tuple[Bound, ...] = ("launch-bound", "host-bound", "mixed")
+PAUSING: tuple[Bound, ...] = ("launch-bound", "host-bound", "mixed", "GPU-bound")
 LONGEST_PAUSES = 2  # named
 MANY_WAITS = 0.01  # waits for each kernel or copy: with more of them a graph would hold little
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
@@ -314,7 +315,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         if lost > WARNING
         else "note"
     )
-    if bound == "GPU-bound" and max(unfilled_s(diagnosis) / idle.span_s, exposed) > WARNING:
+    few = share > 1 - NEARLY_BUSY and diagnosis.steps is None
+    if bound == "GPU-bound" and (few or max(unfilled_s(diagnosis) / idle.span_s, exposed) > WARNING):
         severity = "warning"
     title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
     step = diagnosis.step
@@ -343,7 +345,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. Of that it idles for: {', '.join(named) if named else 'no cause of note'}.",
         threshold="what takes at least half of the idle time; GPU-bound from "
-        f"{round_percent(BUSY if step is not None else NEARLY_BUSY)} of the time on",
+        f"{round_percent(BUSY if step is not None else ENOUGH)} of the time on",
     )
 
 
