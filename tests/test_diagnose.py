@@ -1129,6 +1129,24 @@ def test_a_trace_without_steps_is_gpu_bound_from_three_quarters_on(idle_ns: int,
     assert (found.step, found.bound, words.findings(found)[0].severity) == (None, bound, severity)
 
 
+@pytest.mark.parametrize(("gpu", "rate"), [
+    ("Tesla V100-SXM2-16GB", 12.5e9), ("NVIDIA GeForce RTX 3090", 25.5e9), ("NVIDIA H100 80GB HBM3", None),
+    ("NVIDIA H200", None),
+])  # fmt: skip
+def test_pinned_copies_are_no_faster_than_the_link_of_the_traces_gpu(gpu: str, rate: float | None) -> None:
+    own_rate, size = costs().constants["h2d_rate"].value, 50_000_000
+    made = Recorder()
+    for _ in range(8):
+        for _ in range(2):
+            call = made.call("cudaMemcpyAsync", 9_000_000)
+            made.work_at(call, made.now_ns - 8_900_000, 8_900_000, size, ("pageable", "device"))
+        made.launch("kernel", 100_000)
+        made.wait()
+    found = diagnose(made.trace(gpus={0: gpu}), costs(), costs_of="NVIDIA H200")
+    (pinned,) = (one for one in found.remedies if one.name == "pinned")
+    assert pinned.step_s == pytest.approx(2 * size / (rate or own_rate), rel=0.1)
+
+
 def test_a_long_memset_is_among_the_largest_kernels() -> None:
     made = Recorder()
     made.submit(made.call("cudaMemset", 4000), "Memset (Device)", 6_000_000, kind="memset")

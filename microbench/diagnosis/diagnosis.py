@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -204,6 +205,23 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return sum(self.idle.causes[cause] for cause in causes) / self.idle.span_s
 
 
+# What pinned copies reach on GPUs whose link is PCIe 3 or 4, in B/s: published bandwidthTest and nvbandwidth figures.
+LINKS = (
+    (re.compile(r"V100|P100|P40|T4\b|TITAN|RTX 20\d\d|Quadro RTX|GTX"), 12.5e9),
+    (re.compile(r"A100|A10\b|A30\b|A40\b|RTX A?[2-6]000|RTX [34]0\d\d|L4\b|L40"), 25.5e9),
+)
+
+
+def _on_its_link(fit: Fit, trace: Trace, costs_of: str) -> Fit:
+    """The fit with copies no faster than the link of the trace's GPU, where the costs are those of another one."""
+    names = " ".join(trace.gpus.values())
+    most = next((rate for pattern, rate in LINKS if pattern.search(names)), math.inf)
+    if not another_gpu(trace, costs_of):
+        return fit
+    known = {name: fit.constants[name].value for name in ("h2d_rate", "d2h_rate") if name in fit.constants}
+    return _with_values(fit, {name: most for name, rate in known.items() if rate > most})
+
+
 def another_gpu(trace: Trace, costs_of: str) -> bool:
     """True if the trace names another GPU than the one whose costs are used."""
     return bool(costs_of and trace.gpus) and costs_of not in trace.gpus.values()
@@ -227,6 +245,7 @@ def diagnose(
     if not len(trace.work):
         raise _without_work(trace)
     trace, moved = realigned(of_one_gpu(trace))
+    fit = _on_its_link(fit, trace, costs_of)
     whole = trace
     trace = middle(one_window(trace))
     device = busiest(trace)

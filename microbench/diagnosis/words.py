@@ -191,10 +191,10 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
     idle, trace = diagnosis.idle, diagnosis.trace
     span_s = idle.span_s if idle is not None else owner.seconds
     whole = "the step" if diagnosis.steps is not None else "the time"
-    said = (
-        f"{plain(owner.name)} {as_time(each(diagnosis, owner.seconds))}, {percent(owner.seconds / span_s)} of {whole}"
-    )
-    if not owner.name.endswith(owner.most):
+    only = "#" in owner.name and owner.most_s > (1 - NAMED) * owner.seconds  # the others of its kind do not count
+    name = f"code in {owner.most}" if only else owner.name
+    said = f"{plain(name)} {as_time(each(diagnosis, owner.seconds))}, {percent(owner.seconds / span_s)} of {whole}"
+    if not name.endswith(owner.most):
         place = plain(owner.most, LONGEST_NAME)
         if owner.most.startswith(MAIN_AT):
             place = f"while the main thread is at {place.removeprefix(MAIN_AT)}"
@@ -967,7 +967,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     elif most is not None and most.name in (AWAITS, LOADER):
         change = f"{f'A batch comes {pace}. ' if pace else ''}Give it {HELPS[most.name]}"
     elif pace:
-        change = f"It waits for what comes {pace}: more workers help a loader; a camera or a timer sets the pace"
+        change = f"It waits for what comes {pace}: more workers help a loader; a camera, display or timer sets the pace"
     elif most is not None and most.name.startswith(WAITING) and most.helps:
         change = f"{most.helps[0].upper()}{most.helps[1:]}"
     elif (kernel := _awaited(diagnosis)) is not None:
