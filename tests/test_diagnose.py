@@ -1147,6 +1147,22 @@ def test_pinned_copies_are_no_faster_than_the_link_of_the_traces_gpu(gpu: str, r
     assert pinned.step_s == pytest.approx(2 * size / (rate or own_rate), rel=0.1)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_marked_part_behind_the_programs_start_is_offered(named: bool) -> None:
+    made = Recorder()
+    for kernel in range(20):
+        made.runs(3000 + 700 * kernel)
+        made.launch(f"first_{kernel}", 3000)
+    made.call("cudaMalloc", 30_000_000)
+    with made.range("measurement", "annotation") if named else nullcontext():
+        for kernel in range(30):
+            made.runs(2000 + 900 * kernel)
+            made.launch(f"late_{kernel}", 3000)
+    found = diagnosed(made)
+    assert found.bound == "start-up"
+    assert ("--step 'measurement'" in finding(found, "diagnose.start_up").advice) is named
+
+
 def test_a_long_memset_is_among_the_largest_kernels() -> None:
     made = Recorder()
     made.submit(made.call("cudaMemset", 4000), "Memset (Device)", 6_000_000, kind="memset")

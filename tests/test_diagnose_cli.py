@@ -481,7 +481,7 @@ def test_a_window_without_work_or_that_is_no_time_is_refused(tmp_path: Path, win
 
 @pytest.mark.parametrize(("step", "cause"), [
     (":step", "--step :step names no function"), ("train.py:", "--step train.py: names no function"),
-    ("soon", "--step: soon is not a time"),
+    ("4x", "--step: 4x is not a time"),
 ])  # fmt: skip
 def test_a_step_is_a_time_or_a_place(tmp_path: Path, step: str, cause: str) -> None:
     found = call("diagnose", saved(tmp_path, program()), "--step", step)
@@ -494,6 +494,22 @@ def test_a_function_that_the_trace_does_not_show_is_told_and_the_diagnosis_goes_
     assert found.exit_code == ExitCode.MEASURED
     assert "Launch-bound" in found.output
     assert "The trace does not tell when train.py:step is called" in found.output
+
+
+def test_a_step_may_be_an_annotation_by_its_name(tmp_path: Path) -> None:
+    made = Recorder()
+    for step in range(2):
+        with made.range(f"warm_up {step}", "annotation"):
+            made.launches(30)
+    with made.range("measurement", "annotation"):
+        made.launches(8)
+        made.wait()
+    trace = saved(tmp_path, made)
+    found = call("diagnose", trace, "--step", "measurement")
+    assert "the only measurement, of 8 kernels" in found.output
+    missed = call("diagnose", trace, "--step", "nothing").output
+    assert "No step is an annotation called nothing" in missed
+    assert "warm_up and measurement" in missed.replace("\n   ", "")
 
 
 def test_all_adds_tables_to_a_timeline_and_files_are_named(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def diagnose(
     traces: list[Path] = argument(
         "TRACE...", "A trace; BEFORE and AFTER, of which each may be counts; or one for each rank, or folders of them."
     ),
-    step: str | None = option("TIME", "The time of a step without a profiler, or whose call is one: train.py:step."),
+    step: str | None = option("TIME", "A step's time without a profiler, or what is one: train.py:step, annotation."),
     run: str | None = COSTS,
     fail_on: str | None = option(
         "LIMIT",

@@ -101,8 +101,8 @@ class Steps(msgspec.Struct, frozen=True):
 def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     """The steps of the process that submits most work; None if nothing repeats.
 
-    They are the calls of the function ``asked`` for, "train.py:step", or what the line "train.py:30" is in, if the
-    trace tells these.
+    They are the calls of the function ``asked`` for, "train.py:step", or what the line "train.py:30" is in, or the
+    annotations of that name, if the trace tells these.
     """
     tokens, loops = Tokens(trace), loops_of(trace)
     turns = iteration(trace, tokens.names[tokens.submits], loops)
@@ -111,7 +111,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
         candidates.append(_turning(trace, tokens, turns))
     steps = None
     if asked:
-        turns = calling(trace, asked)
+        turns = calling(trace, asked) if ":" in asked else None
         wanted = _called(trace, asked) if turns is None else [_turning(trace, tokens, turns)]
         if (steps := _first(trace, tokens, wanted)) is not None:
             steps = msgspec.structs.replace(steps, calls_of=asked)
@@ -170,19 +170,26 @@ def _all_turns(names: IntArray, begins: IntArray) -> IntArray:
 
 
 def _called(trace: Trace, asked: str) -> list[Found]:
-    """The first CUDA calls of each call of a function of Python, where the trace has its calls."""
+    """The first CUDA calls of each call of a function of Python, where the trace has its calls, or of each range that
+    an annotation names."""
     file, _, where = asked.rpartition(":")
     matches = [FUNCTION.fullmatch(name) for name in trace.names]
     named = [
         match is not None and is_file(match["file"], file) and where in (match["line"], match["function"])
         for match in matches
     ]
+    if not file:
+        named = [asked in (name, unnumbered(name)) for name in trace.names]
     ranges = trace.ranges[np.array([*named, False])[trace.ranges["name"]]]
     if not len(ranges):
         return []
     outermost = np.append(True, ranges["begin_ns"][1:] >= np.maximum.accumulate(ranges["end_ns"])[:-1])
-    begins = np.searchsorted(trace.calls["begin_ns"], ranges["begin_ns"][outermost])
-    return [Found(np.unique(np.minimum(begins, len(trace.calls) - 1)), "annotations", asked)]
+    begins_ns, span = ranges["begin_ns"][outermost], None
+    if not file and len(begins_ns) < FEWEST:  # one or two have an end of their own
+        begins_ns = np.append(begins_ns, ranges["end_ns"].max())
+        span = int(begins_ns[0]), int(begins_ns[-1])
+    begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
+    return [Found(np.unique(np.minimum(begins, len(trace.calls) - 1)), "annotations", asked, span)]
 
 
 def _first(trace: Trace, tokens: Tokens, candidates: list[Found]) -> Steps | None:

@@ -49,7 +49,7 @@ from microbench.diagnosis.owners import (
     Owner,
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
-from microbench.diagnosis.steps import PAUSE_S
+from microbench.diagnosis.steps import PAUSE_S, unnumbered
 from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
@@ -60,7 +60,7 @@ SUITE = "diagnose"
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 PAUSING: tuple[Bound, ...] = ("launch-bound", "host-bound", "mixed", "GPU-bound")
-LONGEST_PAUSES = 2  # named
+LONGEST_PAUSES, MARKED = 2, 4  # named
 MANY_WAITS = 0.01  # waits for each kernel or copy: with more of them a graph would hold little
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 SEEN = 0.5  # of the time, in which the kernel's count must have been read
@@ -352,6 +352,29 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
 FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
 
 
+def _or_a_part(diagnosis: Diagnosis) -> str:
+    """What to look at in a trace with a start, if an annotation of its second half holds some of the work."""
+    trace, (begin_ns, end_ns) = diagnosis.trace, window_of(diagnosis.trace, None)
+    marks = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
+    later = marks[marks["begin_ns"] > (begin_ns + end_ns) // 2]
+    work, found = trace.work, Counter[str]()
+    for name, from_ns, to_ns in zip(later["name"], later["begin_ns"], later["end_ns"], strict=True):
+        inside = (work["begin_ns"] >= from_ns) & (work["begin_ns"] < to_ns)
+        found[name_of(trace, name)] = max(found[name_of(trace, name)], int(inside.sum()))
+    most = next((name for name, count in found.most_common(1) if count > WARNING * len(work)), "")
+    return f", or look at a marked part: --step '{plain(most)}'" if most else ""
+
+
+def _marked(diagnosis: Diagnosis) -> list[str]:
+    """The names of the annotations that take most time, without their numbers."""
+    trace = diagnosis.trace
+    marks = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
+    took = Counter[str]()
+    for name, begin_ns, end_ns in zip(marks["name"], marks["begin_ns"], marks["end_ns"], strict=True):
+        took[plain(unnumbered(name_of(trace, name)), LONGEST_NAME)] += int(end_ns - begin_ns)
+    return [name for name, _ in took.most_common(MARKED)]
+
+
 def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Which step a given time is of, if that is not the one that repeats; and whether the function asked for is one."""
     step, steps = diagnosis.step, diagnosis.steps
@@ -359,13 +382,18 @@ def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
         lacking = "no loop that it timed calls it" if diagnosis.trace.loops else "it has no turns of loops of Python"
         if diagnosis.trace.format != "microbench recording":
             lacking = "it has no calls of it"
+        title = f"The trace does not tell when {plain(diagnosis.asked, LONGEST_NAME)} is called: {lacking}"
+        change = "Name the loop's own line, or record with Python 3.12 or newer, and with samples, for longer"
+        if ":" not in diagnosis.asked:
+            title, most = f"No step is an annotation called {plain(diagnosis.asked, LONGEST_NAME)}", _marked(diagnosis)
+            change = f"The longest annotations are {listed(most)}" if most else "The trace has no annotations"
         yield Finding(
             rule="diagnose.asked",
             severity="warning",
-            title=f"The trace does not tell when {plain(diagnosis.asked, LONGEST_NAME)} is called: {lacking}",
+            title=title,
             text="",
-            threshold="--step names a function or a line",
-            advice="Name the loop's own line, or record with Python 3.12 or newer, and with samples, for longer",
+            threshold="--step names a function, a line or an annotation",
+            advice=change,
         )
     if step is None or step.holds == step.parts == step.mean == 1:
         return
@@ -1185,7 +1213,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
             title="The trace shows the program's start, of which later steps have nothing",
             text="",
             threshold="no step repeats; half of the idle time lies in compilers, or in long calls of the first half",
-            advice="Run some steps first, then record some more",
+            advice="Run some steps first, then record some more" + _or_a_part(diagnosis),
         )
         return
     for cause, (rule, change) in _changes(diagnosis).items():

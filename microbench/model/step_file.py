@@ -167,10 +167,13 @@ def typed_seconds(option: str, text: str | None) -> float | None:
 
 
 def typed_step(text: str | None) -> tuple[float | None, str]:
-    """What --step says: the time of a step in s, or whose call or turn is one, "train.py:step" or "train.py:30".
+    """What --step says: the time of a step in s, or whose call or turn is one, "train.py:step" or "train.py:30", or the
+    name of an annotation.
 
     Raises UsageError.
     """
+    if text is not None and ":" not in text and text.strip()[:1].isalpha():
+        return None, text.strip()
     if text is None or ":" not in text:
         return typed_seconds("--step", text), ""
     if not all(text.strip().rpartition(":")[::2]):
