@@ -83,7 +83,7 @@ def test_without_better_advice_the_owner_of_most_host_time_comes_next() -> None:
     found = diagnosed(made)
     (one,) = (finding for finding in words.findings(found) if finding.severity == "advice")
     assert (one.rule, one.advice) == ("diagnose.owner", "A graph or torch.compile saves it")
-    assert one.title.startswith("Most of the host's time between CUDA calls: PyTorch's operators")
+    assert one.title.startswith("Between CUDA calls the host's time goes to PyTorch's operators")
 
 
 @pytest.mark.parametrize(("package", "place", "program", "part"), [

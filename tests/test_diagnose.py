@@ -39,7 +39,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.gpu_use import pages_s, unfilled_s
-from microbench.diagnosis.health import HELD, Check, checks
+from microbench.diagnosis.health import HELD, MOVED, Check, checks
 from microbench.diagnosis.host_time import BETWEEN, DOINGS, MANAGED, ON_MANAGED, doing, overlaps, slices
 from microbench.diagnosis.idle import CAUSES, idle, owners
 from microbench.diagnosis.latencies import recorded_latencies
@@ -1145,6 +1145,62 @@ def test_pinned_copies_are_no_faster_than_the_link_of_the_traces_gpu(gpu: str, r
     found = diagnose(made.trace(gpus={0: gpu}), costs(), costs_of="NVIDIA H200")
     (pinned,) = (one for one in found.remedies if one.name == "pinned")
     assert pinned.step_s == pytest.approx(2 * size / (rate or own_rate), rel=0.1)
+
+
+def test_no_owner_has_most_of_the_pauses_of_steps_that_differ_if_several_have_as_much() -> None:
+    made = Recorder()
+    for step in range(6):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            made.launch(f"first_{step}", 2000)
+            for owner in ("Torch-Compiled Region: 0/0", "loads", "checks", "saves"):
+                with made.range(owner, "annotation"):
+                    made.runs(9_000_000)
+                for kernel in range(10):
+                    made.runs(20_000)
+                    made.launch(f"kernel_{kernel}_{step}", 2000)
+    told = finding(diagnosed(made), "diagnose.pauses")
+    assert told.title == "The program's own work between launches takes 36.1 ms of each step"
+    assert "TORCH_LOGS" not in told.advice
+
+
+def test_only_pauses_of_the_host_are_counted_and_named_as_such() -> None:
+    made = Recorder()
+    for kernel in range(60):
+        made.runs(5000 + 400 * kernel)
+        if kernel % 2:
+            made.call("cudaFree", 1_100_000)
+        if kernel in (20, 40):
+            made.runs(6_000_000 + 5000 * kernel)
+        made.launch(f"kernel_{kernel}", 2_000)
+    found = diagnosed(made)
+    told = finding(replace(found, bound="mixed"), "diagnose.one_pause")
+    assert told.title.startswith("2 pauses of more than 1 ms take 12.3 ms")
+    assert len(re.findall(r" 6\.\d\d ms behind", told.title)) == 2
+
+
+def test_a_function_that_calls_itself_before_the_first_work_has_its_time_once() -> None:
+    made = Recorder()
+    with made.range("call_impl", "python"), made.range("call_impl", "python"), made.range("call_impl", "python"):
+        made.runs(400_000)
+    for kernel in range(30):
+        made.runs(20_000 + 500 * kernel)
+        made.launch(f"kernel_{kernel}", 2000)
+    told = finding(diagnosed(made), "diagnose.before")
+    assert told.title.endswith("of which call_impl takes 400 µs")
+
+
+def test_a_call_of_another_thread_does_not_take_what_is_behind_all_work() -> None:
+    made = Recorder()
+    with made.range("model_inference", "annotation"):
+        for kernel in range(20):
+            made.runs(5000 + 400 * kernel)
+            made.launch(f"kernel_{kernel}", 2000)
+        with made.range("aten::expand"):
+            made.runs(10_000_000)
+    made.wait("cudaDeviceSynchronize")
+    made.thread = 1
+    made.call("cudaPointerGetAttributes", 500)
+    assert "PyTorch's operators 10.0 ms" in line_of(diagnosed(made), "whose")
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -2392,7 +2448,9 @@ def test_a_clock_that_is_ahead_and_behind_is_not_moved() -> None:
     trace = made.trace()
     trace.work["begin_ns"] -= 100_000
     trace.work["end_ns"] += 100_000
-    assert diagnose(trace, costs()).idle is None
+    found = diagnose(trace, costs())
+    assert found.idle is None
+    assert MOVED not in {check.name for check in found.health}
 
 
 def test_work_without_a_call_outside_of_the_steps_forbids_no_verdict() -> None:

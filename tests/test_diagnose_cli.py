@@ -507,6 +507,14 @@ def test_a_step_may_be_an_annotation_by_its_name(tmp_path: Path) -> None:
     trace = saved(tmp_path, made)
     found = call("diagnose", trace, "--step", "measurement")
     assert "the only measurement, of 8 kernels" in found.output
+    few = Recorder()
+    with few.range("phase: eval", "annotation"):
+        few.launches(4)
+    few.launches(20)
+    assert (
+        "the only phase: eval, of 4 kernels" in call("diagnose", saved(tmp_path, few), "--step", "phase: eval").output
+    )
+    trace = saved(tmp_path, made)
     missed = call("diagnose", trace, "--step", "nothing").output
     assert "No step is an annotation called nothing" in missed
     assert "warm_up and measurement" in missed.replace("\n   ", "")

@@ -212,7 +212,7 @@ def test_a_comparison_is_that_of_the_command(tmp_path: Path) -> None:
     (lambda run: mb.predict(mb.Workload(PARTS), kernels=3), "cannot be combined"),
     (lambda run: mb.predict("nowhere.toml"), "nowhere.toml"), (lambda run: mb.diagnose(), "no trace is given"),
     (lambda run: mb.diagnose("nowhere.json"), "nowhere.json"),
-    (lambda run: mb.diagnose("nowhere.json", step="long"), "long"),
+    (lambda run: mb.diagnose("nowhere.json", step="4 long"), "4 long"),
 ])  # fmt: skip
 def test_an_error_has_its_cause_and_the_next_step(call: Any, words: str, reference: mb.RecordedRun, data: Path) -> None:
     with pytest.raises(mb.MicrobenchError) as caught:

@@ -399,7 +399,8 @@ for _ in range(150):
         signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 0.05))
         with microbench.watch():
             torch.steps(3)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for _ in range(2):  # a signal that has come is handled here, at the latest
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         seen += 1
     assert (found := block()) == 40, found

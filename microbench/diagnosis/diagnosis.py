@@ -207,8 +207,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 # What pinned copies reach on GPUs whose link is PCIe 3 or 4, in B/s: published bandwidthTest and nvbandwidth figures.
 LINKS = (
-    (re.compile(r"V100|P100|P40|T4\b|TITAN|RTX 20\d\d|Quadro RTX|GTX"), 12.5e9),
-    (re.compile(r"A100|A10\b|A30\b|A40\b|RTX A?[2-6]000|RTX [34]0\d\d|L4\b|L40"), 25.5e9),
+    (re.compile(r"V100|P100|P40|T4\b|TITAN|RTX 20\d0\b|Quadro RTX|GTX"), 12.5e9),
+    (re.compile(r"A100|A10G?\b|A30\b|A40\b|RTX A?[2-6][05]00|RTX [34]0\d0|L4\b|L40"), 25.5e9),
 )
 
 
@@ -457,7 +457,8 @@ def _bound(
 def _is_start(trace: Trace, steps: Steps, found: Idle) -> bool:
     """Whether steps that nobody marked are the program's start: a compiler repeats itself, and a single region may hold
     it."""
-    if steps.found == "annotations" or any(loop.own and loop.place == steps.name for loop in trace.loops):
+    own = any(loop.own and loop.place == steps.name for loop in trace.loops)
+    if steps.found == "annotations" or steps.calls_of or own:
         return False
     return _starts(found) or (steps.found == "region" and found.first_use_s > ONCE * found.span_s)
 

@@ -29,7 +29,8 @@ LONGEST_NAME = 60
 # Products of libraries that compute in FP32 without tensor cores, and GPUs whose tensor cores have no TF32.
 IN_FP32 = re.compile(r"(?:ampere|volta|turing)_sgemm_|_simt_sgemm_|xmma_\w+_f32f32_f32f32_f32_|_ffma_")
 UNFUSED = 0.2  # of the time is worth fusing
-WITHOUT_TF32 = re.compile(r"V100|T4|TITAN|RTX 20|Quadro RTX")
+WITHOUT_TF32 = re.compile(r"V100|T4\b|TITAN|RTX 20\d0\b|Quadro RTX")
+WITHOUT_TENSOR_CORES = re.compile(r"GTX|P100|P40|T[4-9]00\b|T1000|MX\d")
 LOWER = {
     "torch": "Accept TF32 (torch.set_float32_matmul_precision('high')), or compute in BF16 (torch.autocast)",
     "jax": "Accept TF32 (jax.default_matmul_precision='tensorfloat32'), or compute in BF16",
@@ -169,6 +170,8 @@ def _in_fp32(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     idle, trace = diagnosis.idle, diagnosis.trace
     if idle is None or takes_s <= least_s or 2 * idle.busy_s < idle.span_s:
         return
+    if WITHOUT_TENSOR_CORES.search(trace.gpus.get(idle.device, "")):
+        return
     library = {"torch_eager": "torch", "jax_jit": "jax"}.get(layer_of(trace), "other")
     advice = LOWER[library]
     if WITHOUT_TF32.search(trace.gpus.get(idle.device, "")):
@@ -196,12 +199,12 @@ def unfused_s(diagnosis: Diagnosis) -> tuple[float, int]:
 def _unfused(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     """Say how long kernels for each element take, if that is longer than ``least_s`` and the GPU is mostly busy."""
     takes_s, count = unfused_s(diagnosis)
-    idle = diagnosis.idle
+    idle, number = diagnosis.idle, round(each(diagnosis, count))
     if idle is not None and takes_s > least_s and 2 * idle.busy_s > idle.span_s:
         yield Finding(
             rule="diagnose.unfused",
             severity="advice",
-            title=f"{counted(round(each(diagnosis, count)), 'elementwise kernel')} take {_takes(diagnosis, takes_s)}, "
+            title=f"{counted(number, 'elementwise kernel')} take{'s' * (number == 1)} {_takes(diagnosis, takes_s)}, "
             "each for a single operation",
             text="Each reads its inputs from memory and writes its result there.",
             threshold=f"such kernels of PyTorch take more than {round_percent(UNFUSED)} of the time",
@@ -210,8 +213,10 @@ def _unfused(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
 
 
 class KernelTime(NamedTuple):
-    """Kernels of one family, or all elementwise ones, in a step, or in the whole trace without steps: their time in s,
-    which others beside them may share, their number, and the own name of the one that takes most."""
+    """Kernels of one family, all elementwise ones, or memsets, in a step, or in the whole trace without steps.
+
+    Their time in s, which others beside them may share, their number, and the own name of the one that takes most.
+    """
 
     name: str
     seconds: float

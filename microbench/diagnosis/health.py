@@ -34,7 +34,8 @@ EARLY_LAUNCHES = ("LaunchKernelEx",)
 WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
 # The clocks of host and GPU are aligned no better than this.
 UNALIGNED_NS = 10_000
-EARLY, SHORTEST_WAY_NS = "kernels and copies before their call", 2000
+EARLY, MOVED = "kernels and copies before their call", "work that is moved behind its call"
+SHORTEST_WAY_NS = 2000
 # A clock that is always behind by the same time makes nearly all work early, and no work much earlier than other work.
 NEARLY_ALL_EARLY, LONGEST_SPREAD_NS = 0.9, 200_000
 # A trace without marked steps, with fewer turns than this, needs so much work for a verdict, in pieces or in time.
@@ -213,20 +214,21 @@ def realigned(trace: Trace) -> tuple[Trace, tuple[Check, ...]]:
 
     Where work would then end after the host had waited for it, the clocks differ in another way: nothing is moved.
     """
-    if not any(check.name == EARLY and check.forbids for check in checks(trace, None)):
+    work, called = trace.work.copy(), trace.work["call"] != NONE
+    after_ns = (work["begin_ns"] - np.append(trace.calls["begin_ns"], 0)[work["call"]])[called]
+    if not len(after_ns) or np.mean(after_ns < 0) <= NEARLY_ALL_EARLY or np.ptp(after_ns) > LONGEST_SPREAD_NS:
         return trace, ()
-    work = trace.work.copy()
-    after_ns = (work["begin_ns"] - np.append(trace.calls["begin_ns"], 0)[work["call"]])[work["call"] != NONE]
+    if -int(np.minimum(after_ns, 0).sum()) <= MOST_UNKNOWN * int(work["end_ns"].max() - work["begin_ns"].min()):
+        return trace, ()  # so little forbids nothing
     by_ns = SHORTEST_WAY_NS - int(after_ns.min())
     for edge in ("begin_ns", "end_ns"):
         work[edge] += by_ns
     moved = msgspec.structs.replace(trace, work=work)
-    steady = np.ptp(after_ns) <= LONGEST_SPREAD_NS and np.mean(after_ns < 0) > NEARLY_ALL_EARLY
-    if not steady or _unawaited(moved)[0] > MOST_UNKNOWN * len(work):
+    if _unawaited(moved)[0] > MOST_UNKNOWN * len(work):
         return trace, ()
     said = f"The GPU's clock is {as_time(by_ns * 1e-9)} behind the host's, so its times are moved by that"
     how = "launch latencies are not known, and what the host does is told no better than to some µs"
-    return moved, (Check("work that is moved behind its call", len(work), 1.0, how, ("prediction",), said),)
+    return moved, (Check(MOVED, len(work), 1.0, how, ("prediction",), said),)
 
 
 def _held_back(trace: Trace) -> float:

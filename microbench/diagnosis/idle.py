@@ -89,7 +89,8 @@ class Idle(msgspec.Struct, frozen=True):
     ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
     which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
     what happens once: long calls of the first half, launches that load code, and compilers. ``pauses_s`` is host time
-    between calls in intervals that have more of it than PAUSE_S. ``longest_s`` is the longest idle interval.
+    between calls in intervals that have more of it than PAUSE_S; ``paused_ns`` are the begins and ends of these
+    intervals, those with most of it first. ``longest_s`` is the longest idle interval.
     ``waited_s`` is idle time until work was submitted behind a wait of the host, as long as that had waited for a busy
     GPU: without the wait it would have submitted sooner.
     """
@@ -106,6 +107,7 @@ class Idle(msgspec.Struct, frozen=True):
     collectives: tuple[Collective, ...] = ()
     first_use_s: float = 0.0
     pauses_s: float = 0.0
+    paused_ns: tuple[tuple[int, int], ...] = ()
     longest_s: float = 0.0
     waited_s: float = 0.0
     stacks_ns: Mapping[Stack, int] = {}
@@ -240,6 +242,11 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         copies_s=(_length(without(copies)) - idle_ns) * 1e-9,
         first_use_s=(first_use_ns + compiling_ns) * 1e-9,
         pauses_s=float(between_ns[between_ns > PAUSE_S * 1e9].sum()) * 1e-9,
+        paused_ns=tuple(
+            (int(gaps.begin_ns[at]), int(gaps.end_ns[at]))
+            for at in np.argsort(-between_ns, kind="stable")
+            if between_ns[at] > PAUSE_S * 1e9
+        ),
         waited_s=waited_ns * 1e-9,
         longest_s=float((gaps.end_ns - gaps.begin_ns).max(initial=0)) * 1e-9,
         communication_s=(end_ns - begin_ns - _length(without(communication == NONE))) * 1e-9,
@@ -282,11 +289,13 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
 
     A gap before work without a call is unknown; one before a page of managed memory is the host's. Any other is what
     the submitting thread did until the call that ended the gap had returned, and the rest. Behind all work it is what
-    the thread with the last call did.
+    the thread with the last of these calls did.
     """
     call = np.append(trace.work["call"], NONE)[gaps.work]
-    behind = (gaps.work == NONE) & (len(trace.calls) > 0)
-    call[behind] = len(trace.calls) - 1
+    submitted = trace.work["call"][trace.work["device"] == gaps.device]
+    last = int(submitted.max(initial=NONE))
+    behind = (gaps.work == NONE) & (last != NONE)
+    call[behind] = last
     held = np.append(held_by_events(trace, gaps.device), False)[gaps.work]
     pages = np.append(migrates(trace), False)[gaps.work] & (len(trace.calls) > 0)
     without = (call == NONE) & ~pages

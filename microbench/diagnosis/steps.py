@@ -111,12 +111,12 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
         candidates.append(_turning(trace, tokens, turns))
     steps = None
     if asked:
-        turns = calling(trace, asked) if ":" in asked else None
-        wanted = _called(trace, asked) if turns is None else [_turning(trace, tokens, turns)]
+        calls = calling(trace, asked) if ":" in asked else None
+        wanted = [_turning(trace, tokens, calls)] if calls is not None else _called(trace, asked)
         if (steps := _first(trace, tokens, wanted)) is not None:
             steps = msgspec.structs.replace(steps, calls_of=asked)
     steps = steps or _first(trace, tokens, candidates)
-    if turns is not None and not turns.own and steps is not None and steps.name == turns.place:
+    if turns is not None and not turns.own and steps is not None and (steps.name, steps.calls_of) == (turns.place, ""):
         steps = steps if steps.likeness >= REPEATED else None  # such as a compiler's, whose turns are no steps
     part = None
     if steps is None or (steps.count < FEWEST and not steps.calls_of):
@@ -178,18 +178,20 @@ def _called(trace: Trace, asked: str) -> list[Found]:
         match is not None and is_file(match["file"], file) and where in (match["line"], match["function"])
         for match in matches
     ]
-    if not file:
-        named = [asked in (name, unnumbered(name)) for name in trace.names]
     ranges = trace.ranges[np.array([*named, False])[trace.ranges["name"]]]
+    marks = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
+    marks = marks[np.array([*(asked in (name, unnumbered(name)) for name in trace.names), False])[marks["name"]]]
+    if marked := len(marks) > 0:
+        ranges = marks
     if not len(ranges):
         return []
     outermost = np.append(True, ranges["begin_ns"][1:] >= np.maximum.accumulate(ranges["end_ns"])[:-1])
     begins_ns, span = ranges["begin_ns"][outermost], None
-    if not file and len(begins_ns) < FEWEST:  # one or two have an end of their own
+    if marked and len(begins_ns) < FEWEST:  # one or two have an end of their own
         begins_ns = np.append(begins_ns, ranges["end_ns"].max())
         span = int(begins_ns[0]), int(begins_ns[-1])
     begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
-    return [Found(np.unique(np.minimum(begins, len(trace.calls) - 1)), "annotations", asked, span)]
+    return [Found(np.unique(np.minimum(begins, len(trace.calls) - 1)), "annotations", asked, span, least=1)]
 
 
 def _first(trace: Trace, tokens: Tokens, candidates: list[Found]) -> Steps | None:
@@ -242,6 +244,7 @@ class Found(NamedTuple):
     source: Source
     name: str = ""
     span_ns: tuple[int, int] | None = None
+    least: int = DIFFERENT  # calls that submit work, of few annotated steps
 
 
 def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Found]:
@@ -264,6 +267,7 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
             groups[NUMBER.sub("", name_of(trace, name)), int(thread)].append(place)
     work = trace.work[trace.work["call"] != NONE]
     at_ns, lasts_ns = trace.calls["begin_ns"][work["call"]], work["end_ns"] - work["begin_ns"]
+    middle_ns = np.median(at_ns) if len(at_ns) else 0
     found: list[tuple[float, Found]] = []
     for (name, _), places in groups.items():
         ranges = annotations[places]
@@ -275,6 +279,8 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
         numbered = name != name_of(trace, int(ranges["name"][0])) or name.startswith(OPTIMIZER)
         if not apart or (len(places) > 1 if single else few and not numbered):
             continue
+        if single and not ranges["begin_ns"][0] <= middle_ns < ranges["end_ns"][0]:
+            continue  # it does not hold half of the work
         place = np.maximum(np.searchsorted(ranges["begin_ns"], at_ns, "right") - 1, 0)
         inside = (at_ns >= ranges["begin_ns"][place]) & (at_ns < ranges["end_ns"][place])
         works = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1)
@@ -480,7 +486,7 @@ def _stretch(values: IntArray, length: int) -> tuple[int, int]:
 
 def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     """The steps that begin at these calls, each at the first work that one of its calls submitted."""
-    begins, found, name, span_ns = one
+    begins, found, name, span_ns, least = one
     submitting = np.flatnonzero(tokens.submits)
     begins = begins[1:] if len(begins) > FEWEST + 1 else begins  # without the first step
     marked = found in ("annotations", "region")
@@ -497,7 +503,7 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
         begins, begins_ns = begins[longest], begins_ns[longest]
     if span_ns is not None:
         several = name == "ProfilerStep" and len(begins) > 2  # PyTorch's profiler counts the program's own steps
-        least = 1 if several else DIFFERENT
+        least = 1 if several else least
         if np.count_nonzero(tokens.submits[begins[0] : begins[-1]]) < least:
             return None
         begins_ns[0], begins_ns[-1] = _lasting(trace.work, begins, span_ns)

@@ -59,6 +59,7 @@ SUITE = "diagnose"
 
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
+TYPED = re.compile(r"[A-Za-z][\w .:/#-]{0,59}")  # names that --step takes
 PAUSING: tuple[Bound, ...] = ("launch-bound", "host-bound", "mixed", "GPU-bound")
 LONGEST_PAUSES, MARKED = 2, 4  # named
 MANY_WAITS = 0.01  # waits for each kernel or copy: with more of them a graph would hold little
@@ -224,14 +225,15 @@ def _owner(diagnosis: Diagnosis) -> Iterator[Finding]:
     said, _, helps = owner_words(diagnosis, most).partition("; ")
     if not helps and trace.format == "PyTorch profiler":
         helps = "record with stacks, which name what it does: torch.profiler.profile(with_stack=True)"
-    yield Finding(
-        rule="diagnose.owner",
-        severity="advice",
-        title=f"Most of the host's time between CUDA calls: {said}",
-        text="",
-        threshold=f"no other advice fits, and it has more than {round_percent(NAMED)} of the time",
-        advice=f"{helps[0].upper()}{helps[1:]}" if helps else "",
-    )
+    if helps:
+        yield Finding(
+            rule="diagnose.owner",
+            severity="advice",
+            title=f"Between CUDA calls the host's time goes to {said}",
+            text="",
+            threshold=f"no other advice fits, and it has more than {round_percent(NAMED)} of the time",
+            advice=f"{helps[0].upper()}{helps[1:]}",
+        )
 
 
 def _computes(diagnosis: Diagnosis, owner: Owner) -> bool:
@@ -344,7 +346,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity=severity,
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. Of that it idles for: {', '.join(named) if named else 'no cause of note'}.",
-        threshold="what takes at least half of the idle time; GPU-bound from "
+        threshold="what takes at least half of the idle time, communication more than all of it; GPU-bound from "
         f"{round_percent(BUSY if step is not None else ENOUGH)} of the time on",
     )
 
@@ -357,22 +359,24 @@ def _or_a_part(diagnosis: Diagnosis) -> str:
     trace, (begin_ns, end_ns) = diagnosis.trace, window_of(diagnosis.trace, None)
     marks = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
     later = marks[marks["begin_ns"] > (begin_ns + end_ns) // 2]
-    work, found = trace.work, Counter[str]()
-    for name, from_ns, to_ns in zip(later["name"], later["begin_ns"], later["end_ns"], strict=True):
-        inside = (work["begin_ns"] >= from_ns) & (work["begin_ns"] < to_ns)
-        found[name_of(trace, name)] = max(found[name_of(trace, name)], int(inside.sum()))
-    most = next((name for name, count in found.most_common(1) if count > WARNING * len(work)), "")
-    return f", or look at a marked part: --step '{plain(most)}'" if most else ""
+    begins_ns = np.sort(trace.work["begin_ns"])
+    inside = np.diff(np.searchsorted(begins_ns, np.stack([later["begin_ns"], later["end_ns"]])), axis=0).ravel()
+    most = name_of(trace, later["name"][np.argmax(inside)]) if len(later) else ""
+    if not TYPED.fullmatch(most) or inside.max() <= WARNING * len(begins_ns):
+        return ""
+    return f", or look at a marked part: --step '{most}'"
 
 
 def _marked(diagnosis: Diagnosis) -> list[str]:
     """The names of the annotations that take most time, without their numbers."""
     trace = diagnosis.trace
     marks = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
+    names, place = np.unique(marks["name"], return_inverse=True)
     took = Counter[str]()
-    for name, begin_ns, end_ns in zip(marks["name"], marks["begin_ns"], marks["end_ns"], strict=True):
-        took[plain(unnumbered(name_of(trace, name)), LONGEST_NAME)] += int(end_ns - begin_ns)
-    return [name for name, _ in took.most_common(MARKED)]
+    for name, ns in zip(names, np.bincount(place, marks["end_ns"] - marks["begin_ns"]), strict=True):
+        own = name_of(trace, name)
+        took[unnumbered(own) or own] += int(ns)
+    return [name for name, _ in took.most_common() if TYPED.fullmatch(name)][:MARKED]
 
 
 def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -386,7 +390,7 @@ def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
         change = "Name the loop's own line, or record with Python 3.12 or newer, and with samples, for longer"
         if ":" not in diagnosis.asked:
             title, most = f"No step is an annotation called {plain(diagnosis.asked, LONGEST_NAME)}", _marked(diagnosis)
-            change = f"The longest annotations are {listed(most)}" if most else "The trace has no annotations"
+            change = f"The longest annotations are {listed(most)}" if most else "Annotate the step to name it"
         yield Finding(
             rule="diagnose.asked",
             severity="warning",
@@ -397,7 +401,8 @@ def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
     if step is None or step.holds == step.parts == step.mean == 1:
         return
-    repeats = f"the {as_time(step.watched_s)} that {'is annotated' if step.found == 'annotations' else 'repeats'}"
+    marked = step.found in ("annotations", "region")
+    repeats = f"the {as_time(step.watched_s)} that {'is annotated' if marked else 'repeats'}"
     if step.mean != 1:
         title = (
             f"{as_time(step.unwatched_s * step.mean)} is taken as the mean of all steps, those that pause included: of "
@@ -832,9 +837,12 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
     if not len(before):
         return
     begin_ns, lasts_ns = int(before["begin_ns"].min()), before["end_ns"] - before["begin_ns"]
-    named = Counter[int]()
-    for name, ns in zip(before["name"].tolist(), lasts_ns.tolist(), strict=True):
-        named[name] += ns
+    named, until_ns = Counter[int](), dict[tuple[int, int], int]()
+    for name, thread, at_ns, ns in np.stack(
+        [before["name"], before["thread"], before["begin_ns"], lasts_ns], 1
+    ).tolist():
+        if at_ns >= until_ns.get((name, thread), at_ns):  # a function that calls itself has its time once
+            named[name], until_ns[name, thread] = named[name] + ns, at_ns + ns
     (most, most_ns), *_ = named.most_common(1)
     if most_ns > (last_ns - first_ns) * (1 if steps is not None else WARNING):
         yield Finding(
@@ -886,12 +894,17 @@ def _own_s(diagnosis: Diagnosis) -> float:
     return min(recorded.pauses_s, each(diagnosis, idle.causes[BETWEEN]))
 
 
+def _pauses_of(diagnosis: Diagnosis, recorded: Recorded) -> dict[str, float]:
+    """The time in s of a step's pauses by owner; of steps of which none stands for the others, of all their time."""
+    if diagnosis.idle is not None and diagnosis.steps is not None and not diagnosis.steps.recur:
+        return {one.name: each(diagnosis, one.seconds) for one in owners(diagnosis.idle)}
+    return {name: _paused_s(recorded, (name,)) for name in recorded.owned}
+
+
 def _pausing(diagnosis: Diagnosis, recorded: Recorded) -> Owner | None:
     """Who has more than half of the step's pauses, with all its time between calls; None where nobody has."""
-    each_s = {name: _paused_s(recorded, (name,)) for name in recorded.owned if name != NAMELESS}
-    idle, steps = diagnosis.idle, diagnosis.steps
-    if idle is not None and steps is not None and not steps.recur:
-        each_s = {one.name: one.seconds for one in owners(idle)}
+    each_s, idle = _pauses_of(diagnosis, recorded), diagnosis.idle
+    each_s.pop(NAMELESS, 0.0)
     name = max(each_s, key=lambda one: each_s[one], default=NAMELESS)
     if idle is None or 2 * each_s.get(name, 0.0) <= recorded.pauses_s:
         return None
@@ -916,16 +929,15 @@ def _around(diagnosis: Diagnosis, idle: Idle) -> str:
 
 
 def _longest_pauses(diagnosis: Diagnosis, idle: Idle) -> tuple[int, str]:
-    """How many idle intervals are longer than PAUSE_S, and where the host was in the middle of the longest: "39.6 ms
-    behind aten::cat, 577 ms after the first work"."""
-    trace, (begin_ns, end_ns) = diagnosis.trace, window_of(diagnosis.trace, diagnosis.steps)
-    gaps = gaps_of(trace.work, idle.device, begin_ns, end_ns)
-    lasts_ns, said_ = gaps.end_ns - gaps.begin_ns, list[str]()
+    """How many pauses there are, and where the host was in the middle of the longest: "39.6 ms behind aten::cat,
+    577 ms after the first work"."""
+    trace, (window_ns, end_ns) = diagnosis.trace, window_of(diagnosis.trace, diagnosis.steps)
+    gaps, said_ = gaps_of(trace.work, idle.device, window_ns, end_ns), list[str]()
     others = [RANGE_KINDS.index(kind) for kind in ("overhead", "driver", "annotation")]
     code = trace.ranges[~np.isin(trace.ranges["kind"], others)]
-    for at in np.argsort(-lasts_ns)[:LONGEST_PAUSES]:
-        middle = (int(gaps.begin_ns[at]) + int(gaps.end_ns[at])) // 2
-        call = int(np.append(trace.work["call"], NONE)[gaps.work[at]])
+    for begin_ns, until in idle.paused_ns[:LONGEST_PAUSES]:
+        middle = (begin_ns + until) // 2
+        call = int(np.append(trace.work["call"], NONE)[gaps.work[np.searchsorted(gaps.begin_ns, begin_ns)]])
         place, until_ns = "", NONE
         for table in (code, trace.calls):  # the code around the middle that began last, or what ended last before
             here = (table["begin_ns"] <= middle) & (call == NONE or table["thread"] == trace.calls["thread"][call])
@@ -935,9 +947,9 @@ def _longest_pauses(diagnosis: Diagnosis, idle: Idle) -> tuple[int, str]:
                 where = "in" if last["end_ns"] > middle else "behind"
                 if ends_ns.max() > until_ns:
                     place, until_ns = f" {where} {plain(name_of(trace, last['name']), LONGEST_NAME)}", ends_ns.max()
-        after = as_time((int(gaps.begin_ns[at]) - begin_ns) * 1e-9)
-        said_.append(f"{as_time(int(lasts_ns[at]) * 1e-9)}{place}, {after} after the first work")
-    return int((lasts_ns > PAUSE_S * 1e9).sum()), "; ".join(said_)
+        after = as_time((begin_ns - window_ns) * 1e-9)
+        said_.append(f"{as_time((until - begin_ns) * 1e-9)}{place}, {after} after the first work")
+    return len(idle.paused_ns), "; ".join(said_)
 
 
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -972,7 +984,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
-    submits = 2 * _paused_s(recorded, FRAMEWORK) > recorded.pauses_s
+    submits = 2 * sum(s for name, s in _pauses_of(diagnosis, recorded).items() if name in FRAMEWORK) > pauses_s
     most = _pausing(diagnosis, recorded)
     speedup = next((one.speedup for one in diagnosis.remedies if one.name == "pauses"), 1.0)
     if most is not None and most.name.startswith(WAITING):  # whose gain the line of owners has too
