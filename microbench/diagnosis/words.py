@@ -984,7 +984,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
-    submits = 2 * sum(s for name, s in _pauses_of(diagnosis, recorded).items() if name in FRAMEWORK) > pauses_s
+    submits = 2 * sum(s for name, s in _pauses_of(diagnosis, recorded).items() if name in FRAMEWORK) > recorded.pauses_s
     most = _pausing(diagnosis, recorded)
     speedup = next((one.speedup for one in diagnosis.remedies if one.name == "pauses"), 1.0)
     if most is not None and most.name.startswith(WAITING):  # whose gain the line of owners has too
