@@ -1130,7 +1130,7 @@ def test_a_trace_without_steps_is_gpu_bound_from_three_quarters_on(idle_ns: int,
 
 
 @pytest.mark.parametrize(("gpu", "rate"), [
-    ("Tesla V100-SXM2-16GB", 12.5e9), ("NVIDIA GeForce RTX 3090", 25.5e9), ("NVIDIA H100 80GB HBM3", None),
+    ("Tesla V100-SXM2-16GB", 13.6e9), ("NVIDIA GeForce RTX 3090", 27.2e9), ("NVIDIA H100 80GB HBM3", None),
     ("NVIDIA H200", None),
 ])  # fmt: skip
 def test_pinned_copies_are_no_faster_than_the_link_of_the_traces_gpu(gpu: str, rate: float | None) -> None:
@@ -1144,7 +1144,7 @@ def test_pinned_copies_are_no_faster_than_the_link_of_the_traces_gpu(gpu: str, r
         made.wait()
     found = diagnose(made.trace(gpus={0: gpu}), costs(), costs_of="NVIDIA H200")
     (pinned,) = (one for one in found.remedies if one.name == "pinned")
-    assert pinned.step_s == pytest.approx(2 * size / (rate or own_rate), rel=0.1)
+    assert pinned.step_s == pytest.approx(2 * size / (rate or own_rate), rel=0.07)
 
 
 def test_no_owner_has_most_of_the_pauses_of_steps_that_differ_if_several_have_as_much() -> None:
@@ -1799,7 +1799,7 @@ def test_communication_is_the_bound_only_if_it_takes_more_than_all_that_the_host
 
 @pytest.mark.parametrize(("slow_ns", "waits"), [(1_000_000_000, True), (300_000_000, False)])
 def test_a_collective_of_unknown_size_waits_if_it_takes_longer_than_any_needs(slow_ns: int, waits: bool) -> None:
-    """25 or 7.5 times the median of its name."""
+    """A transfer takes 25 or 7.5 times as long as the median one."""
     made = Recorder()
     for _ in range(6):
         made.launches(10)
@@ -2581,7 +2581,7 @@ def test_compilation_by_nvrtc_is_the_programs_start() -> None:
 
 
 def pausing(paused: tuple[int, ...], ms: int = 90, count: int = 18) -> Recorder:
-    """Steps of 10 ms on the GPU, some of which allocate memory for so long."""
+    """Steps with 10 ms of work for the GPU. Some of them also allocate memory, for so long."""
     made = Recorder()
     for step in range(count):
         with made.range(f"step#{step}", "annotation"):

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, cast
 import msgspec
 import numpy as np
 
+from microbench.analysis.limits import pcie_rate
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent, size
@@ -205,21 +206,27 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return sum(self.idle.causes[cause] for cause in causes) / self.idle.span_s
 
 
-# What pinned copies reach on GPUs whose link is PCIe 3 or 4, in B/s: published bandwidthTest and nvbandwidth figures.
+# GPUs whose link is an older generation of PCIe, with 16 lanes; the bytes of its packets, and what share of its highest
+# rate pinned copies reach, as on an H200.
 LINKS = (
-    (re.compile(r"V100|P100|P40|T4\b|TITAN|RTX 20\d0\b|Quadro RTX|GTX"), 12.5e9),
-    (re.compile(r"A100|A10G?\b|A30\b|A40\b|RTX A?[2-6][05]00|RTX [34]0\d0|L4\b|L40"), 25.5e9),
+    (re.compile(r"V100|P100|P40|T4\b|TITAN|RTX 20\d0\b|Quadro RTX|GTX"), 3),
+    (re.compile(r"A100|A10G?\b|A30\b|A40\b|RTX A?[2-6][05]00|RTX [34]0\d0|L4\b|L40"), 4),
 )
+LANES, PACKET_BYTES, REACHED = 16, 256, 0.93
 
 
 def _on_its_link(fit: Fit, trace: Trace, costs_of: str) -> Fit:
-    """The fit with copies no faster than the link of the trace's GPU, where the costs are those of another one."""
+    """Costs of another GPU, with pinned copies as fast as the link of the trace's own GPU at the most."""
     names = " ".join(trace.gpus.values())
-    most = next((rate for pattern, rate in LINKS if pattern.search(names)), math.inf)
-    if not another_gpu(trace, costs_of):
+    generation = next((generation for pattern, generation in LINKS if pattern.search(names)), None)
+    if generation is None or not another_gpu(trace, costs_of):
         return fit
-    known = {name: fit.constants[name].value for name in ("h2d_rate", "d2h_rate") if name in fit.constants}
-    return _with_values(fit, {name: most for name, rate in known.items() if rate > most})
+    found = {}
+    for direction in ("h2d", "d2h"):
+        most, known = pcie_rate(generation, LANES, direction, PACKET_BYTES), fit.constants.get(f"{direction}_rate")
+        if most is not None and known is not None and known.value > REACHED * most:
+            found[f"{direction}_rate"] = REACHED * most
+    return _with_values(fit, found)
 
 
 def another_gpu(trace: Trace, costs_of: str) -> bool:
@@ -455,8 +462,8 @@ def _bound(
 
 
 def _is_start(trace: Trace, steps: Steps, found: Idle) -> bool:
-    """Whether steps that nobody marked are the program's start: a compiler repeats itself, and a single region may hold
-    it."""
+    """Whether these steps are the program's start. Nobody marked them, and it loads code, or they are one region that
+    holds such loading."""
     own = any(loop.own and loop.place == steps.name for loop in trace.loops)
     if steps.found == "annotations" or steps.calls_of or own:
         return False

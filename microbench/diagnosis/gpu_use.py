@@ -213,9 +213,10 @@ def _unfused(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
 
 
 class KernelTime(NamedTuple):
-    """Kernels of one family, all elementwise ones, or memsets, in a step, or in the whole trace without steps.
+    """The kernels of one family in a step: their time in s, their number, and the name of the one that takes most.
 
-    Their time in s, which others beside them may share, their number, and the own name of the one that takes most.
+    Elementwise kernels are one family, memsets another. Without steps they are those of the whole trace. Kernels side
+    by side have the same time twice.
     """
 
     name: str

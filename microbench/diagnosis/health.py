@@ -209,10 +209,10 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
 
 
 def realigned(trace: Trace) -> tuple[Trace, tuple[Check, ...]]:
-    """The trace with the work of a GPU whose clock is behind the host's, always by about the same time, moved so far
-    that none begins before its call; and the check that says so.
+    """Move the GPU's times, if its clock is always behind the host's by about the same time.
 
-    Where work would then end after the host had waited for it, the clocks differ in another way: nothing is moved.
+    They are moved so far that no work begins before its call, and a check says so. Where work would then end after the
+    host had waited for it, the clocks differ in another way: nothing is moved.
     """
     work, called = trace.work.copy(), trace.work["call"] != NONE
     after_ns = (work["begin_ns"] - np.append(trace.calls["begin_ns"], 0)[work["call"]])[called]

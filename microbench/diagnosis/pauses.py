@@ -61,7 +61,7 @@ def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused 
 
 
 def _periodic(paused: npt.NDArray[np.intp], count: int) -> bool:
-    """Whether most of these places of so many steps are equally far apart, and all over them."""
+    """Whether the steps at these places come at equal distances, through all of the steps."""
     apart = np.diff(paused)
     if len(paused) < FEWEST:
         return False

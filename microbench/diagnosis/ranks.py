@@ -206,7 +206,7 @@ def _together(several: Sequence[Diagnosis], step_s: float) -> Compared | None:
 
 
 def lost(begins_ns: IntArray, waits_ns: IntArray) -> FloatArray:
-    """For how many ns the others wait for each rank, a row, at each collective, a column: only for the last one."""
+    """How many ns the others wait for the rank that comes last: a row for each rank, a column for each collective."""
     last = begins_ns.argmax(axis=0) == np.arange(len(begins_ns))[:, None]
     found: FloatArray = last * waits_ns.sum(axis=0) / (len(begins_ns) - 1)
     return found
@@ -410,7 +410,7 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
 
 
 def to_do(several: Sequence[Diagnosis]) -> Iterator[Finding]:
-    """What to do first on the rank whose host makes it late, or on one with the verdict that most ranks have."""
+    """What to do first: on the late rank, if its host makes it late; if none is late, on a rank like most others."""
     if any(one.trace.rank is None for one in several):
         return
     known, first = compared(several), finding(several)

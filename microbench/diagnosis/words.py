@@ -895,7 +895,7 @@ def _own_s(diagnosis: Diagnosis) -> float:
 
 
 def _pauses_of(diagnosis: Diagnosis, recorded: Recorded) -> dict[str, float]:
-    """The time in s of a step's pauses by owner; of steps of which none stands for the others, of all their time."""
+    """The time in s of a step's pauses, by owner. Of steps that differ it is all time between calls, in the mean."""
     if diagnosis.idle is not None and diagnosis.steps is not None and not diagnosis.steps.recur:
         return {one.name: each(diagnosis, one.seconds) for one in owners(diagnosis.idle)}
     return {name: _paused_s(recorded, (name,)) for name in recorded.owned}

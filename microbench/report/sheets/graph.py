@@ -65,7 +65,7 @@ def _lines(made: Made) -> list[AnswerLine]:
 
 
 def _compiled(made: Made) -> list[AnswerLine]:
-    """What torch.compile gives, and the line for it where that is clearly more than a proved graph gives."""
+    """What torch.compile gives. Where it is clearly faster than a proved graph, the line of code for it, too."""
     report = made.report
     lines = []
     graph = max([1.0, *(of.ratio[0] for of in (report, made.again) if of is not None and of.proved and of.ratio)])
