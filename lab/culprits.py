@@ -191,7 +191,9 @@ CULPRITS = {
         "os.makedirs('walked', exist_ok=True)\nfor name in range(400): os.makedirs(f'walked/{name}')",
         "list(os.walk('walked'))", f"{PYTHONS}os", "os.py",
     ),
-    "a process that is started": Culprit("", "subprocess.run(['sleep', '0.008'])", "waiting in a process", "subprocess.py"),
+    "a process that is started": Culprit(
+        "", "subprocess.run(['sleep', '0.008'])", "waiting in a process", "subprocess.py"
+    ),
     "an import in the loop": Culprit(
         "gc.disable()",
         "for name in ('inspect', 'dis', 'ast', 'tokenize'): sys.modules.pop(name, None)\n"

@@ -1100,6 +1100,19 @@ def test_a_few_pieces_of_work_have_no_verdict() -> None:
     assert (found.bound, found.idle) == (None, None)
     assert found.why_no_idle == "the trace has only 1 piece of work of the GPU"
     assert [finding.rule for finding in words.findings(found)] == ["diagnose.health"]
+    lines = {line.name: [part.text for part in line.parts] for line in screen(found, "", "").blocks[0].lines}
+    assert lines["GPU works"] == ["kernel 1.76 µs"]
+    assert lines["host calls"] == ["cudaLaunchKernel 3.00 µs"]
+
+
+def test_a_trace_that_is_too_short_tells_how_fast_its_copies_were() -> None:
+    made = Recorder()
+    for _ in range(2):
+        call = made.call("cudaMemcpyAsync", 3000)
+        made.submit(call, "Memcpy HtoD (Pageable -> Device)", 1_000_000, kind="copy", size=4 << 20)
+    assert dict(words.each_longest(made.trace()))["GPU works"] == [
+        "Memcpy HtoD (Pageable -> Device) 2.00 ms at 4.19 GB/s, 2 times"
+    ]
 
 
 def test_steps_that_differ_are_not_predicted() -> None:

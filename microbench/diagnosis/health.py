@@ -40,6 +40,7 @@ SHORTEST_WAY_NS = 2000
 NEARLY_ALL_EARLY, LONGEST_SPREAD_NS = 0.9, 200_000
 # A trace without marked steps, with fewer turns than this, needs so much work for a verdict, in pieces or in time.
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
+FEW_PIECES = "pieces of work in all"
 KERNEL, NEVER = WORK_KINDS.index("kernel"), np.iinfo(np.int64).max
 # If work waits in its queue for a larger share of the time, other programs probably use the GPU.
 MOST_HELD = 0.3
@@ -115,7 +116,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     by_chance = steps is None or (steps.found == "repetition" and steps.count < FEWEST_TURNS)
     if by_chance and len(work) < FEWEST_WORK and works_s < LEAST_WORK_S:
         yield Check(
-            "pieces of work in all", len(work), 0.0, "too few to say what the GPU waits for",
+            FEW_PIECES, len(work), 0.0, "too few to say what the GPU waits for",
             ("idle time", "prediction"),
             f"The trace has only {counted(len(work), 'piece')} of work of the GPU",
             "Record several steps of the program, after some that load its code",

@@ -17,6 +17,7 @@ from microbench.diagnosis.communication import PLUMBING, Collective, launching
 from microbench.diagnosis.diagnosis import (
     BUSY,
     ENOUGH,
+    FASTER_COPIES,
     NEARLY_BUSY,
     REPLAYS,
     WORTH,
@@ -30,9 +31,10 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.gpu_use import fp32_s, gpu_use, on_managed_s, pages_s, unfilled_s, unfused_s
 from microbench.diagnosis.graph_use import graph_use, per_parameter
-from microbench.diagnosis.health import HELD, MOST_UNKNOWN, WITHOUT
+from microbench.diagnosis.health import FEW_PIECES, HELD, MOST_UNKNOWN, WITHOUT
 from microbench.diagnosis.host_time import BACKWARD, BETWEEN, DOINGS, by_name, doing
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, gaps_of, owners, said
+from microbench.diagnosis.kernel_names import family
 from microbench.diagnosis.owners import (
     AWAITS,
     COMPILED,
@@ -53,7 +55,7 @@ from microbench.diagnosis.steps import PAUSE_S, unnumbered
 from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Format, Processor, Trace, name_of
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Format, Processor, Table, Trace, name_of
 
 SUITE = "diagnose"
 
@@ -65,7 +67,8 @@ LONGEST_PAUSES, MARKED = 2, 4  # named
 MANY_WAITS = 0.01  # waits for each kernel or copy: with more of them a graph would hold little
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 SEEN = 0.5  # of the time, in which the kernel's count must have been read
-LONGEST_NAME = 100
+LONGEST_NAME, MOST_SHOWN = 100, 3
+LARGE = 1 << 20  # bytes of a copy whose rate says something
 WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
 COPIES = (COPY_IN, "copies pageable memory")
@@ -173,11 +176,31 @@ def _with_s(diagnosis: Diagnosis, remedy: str) -> float:
 
 def most_often(trace: Trace) -> str:
     """The work that takes most time: "most is my_kernel, 1200 times in 52.0 ms"."""
-    names, place, often = np.unique(trace.work["name"], return_inverse=True, return_counts=True)
-    takes_ns = np.bincount(place, weights=trace.work["end_ns"] - trace.work["begin_ns"])
-    most = int(np.argmax(takes_ns))
-    name, times_ = plain(name_of(trace, int(names[most])), LONGEST_NAME), counted(int(often[most]), "time")
-    return f"most is {name}, {times_} in {as_time(takes_ns[most] * 1e-9)}"
+    name, ns, often, _ = _longest(trace, trace.work)[0]
+    return f"most is {name}, {counted(often, 'time')} in {as_time(ns * 1e-9)}"
+
+
+def each_longest(trace: Trace) -> Iterator[tuple[str, list[str]]]:
+    """What the GPU did and what the host called for most time, of a trace that is too short for a verdict."""
+    for what, table in (("GPU works", trace.work), ("host calls", trace.calls)):
+        said = []
+        for name, ns, often, moved in _longest(trace, table)[:MOST_SHOWN]:
+            copied = name.startswith("Mem")
+            rate = f" at {quantity(moved / ns * 1e9, 'B/s')}" if copied and moved > often * LARGE else ""
+            name = name if copied else plain(family(name).name)
+            said.append(f"{name} {as_time(ns * 1e-9)}{rate}{f', {often} times' * (often > 1)}")
+        yield what, said
+
+
+def _longest(trace: Trace, table: Table) -> list[tuple[str, int, int, int]]:
+    """Work or calls by name, those with most time first: their ns, how often they are there, and their bytes."""
+    names, place, often = np.unique(table["name"], return_inverse=True, return_counts=True)
+    ns = np.bincount(place, table["end_ns"] - table["begin_ns"])
+    moved = np.bincount(place, np.maximum(table["bytes"], 0)) if "bytes" in (table.dtype.names or ()) else ns * 0
+    return [
+        (plain(name_of(trace, int(names[at])), LONGEST_NAME), int(ns[at]), int(often[at]), int(moved[at]))
+        for at in np.argsort(-ns, kind="stable").tolist()
+    ]
 
 
 def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
@@ -433,6 +456,8 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
     idle = diagnosis.idle
     for check in diagnosis.health:
         most = check.name == HELD and idle is not None and 2 * check.share * idle.span_s > idle.idle_s
+        native = check.name == FEW_PIECES and said(diagnosis.trace, BETWEEN) != BETWEEN
+        single = "; `microbench measure FILE.cu:KERNEL` says what limits a single kernel" * native
         if check.forbids:
             yield Finding(
                 rule="diagnose.health",
@@ -440,7 +465,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 title=check.title or check.words + (f" ({percent(check.share)})" if check.share else ""),
                 text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
                 threshold="a check that forbids a verdict",
-                advice=check.advice,
+                advice=check.advice + single,
             )
         elif check.name.endswith(WITHOUT):
             yield Finding(
@@ -1202,7 +1227,8 @@ def _changes(diagnosis: Diagnosis) -> Mapping[Cause, tuple[str, str]]:
 def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other causes that take a share worth naming."""
     alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
-    if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
+    faster = any(one.name in FASTER_COPIES for one in diagnosis.remedies)  # which says what they save
+    if idle is not None and alone_s > WARNING * idle.span_s and not (faster or diagnosis.bound == "start-up"):
         takes, way = (
             f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})",
             _most_copied(diagnosis.trace),
@@ -1215,7 +1241,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
             severity="advice",
             title=f"The GPU does nothing but copy for {takes}",
             text="",
-            threshold=f"copy-bound, and copies alone take more than {round_percent(WARNING)} of the time",
+            threshold=f"copies beside which nothing else runs take more than {round_percent(WARNING)} of the time",
             advice=f"{change}, from and to pinned memory" if "pageable" in way else change,
         )
     if diagnosis.bound == "start-up":

@@ -61,7 +61,8 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         pieces = counted(len(trace.work), "kernel or copy", "kernels and copies")
         counts = f"{pieces}, {counted(len(trace.calls), 'call')}"
         counts += f", of which {counted(replays, 'replays a graph', 'replay graphs')}" if replays else ""
-        return [answer_line("trace", counts, f"no step repeats; {words.most_often(trace)}")]
+        most = [words.most_often(trace)] * (diagnosis.idle is not None)  # else a line of its own says it
+        return [answer_line("trace", counts, "; ".join(["no step repeats", *most]))]
     alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
         alike = f"{percent(step.likeness)} of a step recurs" if step.likeness < IDENTICAL else "all steps are identical"
@@ -117,7 +118,8 @@ def _share_of_work(diagnosis: Diagnosis) -> float:
 def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     idle = diagnosis.idle
     if idle is None:
-        return [answer_line("idle", f"not given: {diagnosis.why_no_idle}", verdict="warning")]
+        known = [answer_line(name, *parts) for name, parts in words.each_longest(diagnosis.trace) if parts]
+        return [answer_line("idle", f"not given: {diagnosis.why_no_idle}", verdict="warning"), *known]
     least_s = LEAST_SHOWN * idle.span_s
 
     def share(seconds: float) -> str:
