@@ -94,11 +94,9 @@ BOUNDS: dict[Bound, str] = {
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
     gains = _gains(diagnosis)
-    doubtful = diagnosis.graph is not None and diagnosis.graph.doubtful
     changes = [
         one
         for of in (
-            *([_watched] * doubtful),
             _best,
             _of_graph,
             _small_copies,
@@ -118,7 +116,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *_verdict(diagnosis),
         *_given(diagnosis),
         *_health(diagnosis),
-        *([] if doubtful else _watched(diagnosis)),
+        *([] if _to_be_timed(diagnosis) else _watched(diagnosis)),
         *_machine(diagnosis),
         *_before(diagnosis),
         *sorted(changes, key=lambda one: -gains.get(one.rule, 0.0)),
@@ -146,7 +144,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.small_copies": free_s - min(_with_s(diagnosis, way) for way in BATCHED),
         "diagnose.waits": each(diagnosis, idle.causes["waits"] + _waited_s(diagnosis)),
         "diagnose.wait_behind": free_s - _with_s(diagnosis, "waits"),
-        "diagnose.graph": graph_s, "diagnose.watched": late_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
+        "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
         "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
         "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
@@ -244,6 +242,7 @@ def _owner(diagnosis: Diagnosis) -> Iterator[Finding]:
     found = [one for one in owners(idle) if one.seconds > NAMED * idle.span_s] if idle is not None else []
     most = next((one for one in found if "no faster" not in without_words(diagnosis, one.name)), None)
     if most is None:
+        yield from _largest_cause(diagnosis)
         return
     said, _, helps = owner_words(diagnosis, most).partition("; ")
     if not helps and trace.format == "PyTorch profiler":
@@ -257,6 +256,26 @@ def _owner(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold=f"no other advice fits, and it has more than {round_percent(NAMED)} of the time",
             advice=f"{helps[0].upper()}{helps[1:]}",
         )
+
+
+def _largest_cause(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """What the GPU waits for most, where no owner of the host's time has a share worth naming."""
+    if (idle := diagnosis.idle) is None:
+        return
+    cause = max(idle.causes, key=lambda one: idle.causes[one])
+    place = next((f", most in {plain(one.name, LONGEST_NAME)}" for one in idle.places if one.cause == cause), "")
+    title, change = f"The GPU idles most for {cause_words(diagnosis, cause)}{place}", "`--timeline` shows where"
+    if cause == "unknown":
+        title = f"Work waits in its queue for {as_time(each(diagnosis, idle.causes[cause]))} while the GPU does nothing"
+        change = "Another program, or the display, may have the GPU then: `nvidia-smi` shows who uses it"
+    yield Finding(
+        rule="diagnose.owner",
+        severity="advice",
+        title=title,
+        text="",
+        threshold="no other advice fits",
+        advice=change,
+    )
 
 
 def _computes(diagnosis: Diagnosis, owner: Owner) -> bool:
@@ -479,7 +498,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _watched(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """What the recorder takes of a step. That is advice where nobody knows without it whether a graph helps."""
+    """What the recorder takes of a step."""
     step = diagnosis.step
     if (
         step is not None
@@ -490,7 +509,7 @@ def _watched(diagnosis: Diagnosis) -> Iterator[Finding]:
         took = "a part" if assumes(step) else f"about {as_time(step.watched_s - step.unwatched_s)}"
         yield Finding(
             rule="diagnose.watched",
-            severity="advice" if diagnosis.graph is not None and diagnosis.graph.doubtful else "note",
+            severity="note",
             title=f"The profiler took {took} of each step: without it {two_times(step.low_s, step.high_s)}",
             text=_recorder_words(step),
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
@@ -559,6 +578,13 @@ def speedup(diagnosis: Diagnosis) -> str:
     return f"about {times(graph.speedup)} ({range_})"
 
 
+def _to_be_timed(diagnosis: Diagnosis) -> bool:
+    """Whether a graph in few pieces may help or not, because the recorder's costs are assumed."""
+    graph, step = diagnosis.graph, diagnosis.step
+    unsure = graph is not None and graph.doubtful and graph.graphs <= advice.MOST_GRAPHS
+    return unsure and step is not None and not (step.given or step.measured)
+
+
 def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     graph, step = diagnosis.graph, diagnosis.step
     if step is None or diagnosis.recorded is None:
@@ -580,16 +606,23 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
     replaced = f" {REPLACED}" if diagnosis.recorded.replaceable else ""
     if graph.doubtful:
-        takes = f"{as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)})"
         target = advice.target(diagnosis)
+        ways = [f"Time both by `microbench graph {target}`"] * bool(target)
+        assumed = _to_be_timed(diagnosis)
+        ways += [f"{'or g' if ways else 'G'}ive the time of a step without the profiler by --step TIME"] * assumed
+        takes = f"{how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)})"
+        title, text = f"Whether a graph helps is not known: {takes}, {speedup(diagnosis)} as fast", ""
+        if assumed:
+            without, most = two_times(step.low_s, step.high_s), times(graph.speedup_high)
+            title = f"{takes[0].upper()}{takes[1:]}; without the profiler it takes {without}, so a graph makes it at "
+            title, text = f"{title}most {most} as fast", f" {_recorder_words(step)}"
         yield Finding(
             rule="diagnose.graph",
-            severity="note",
-            title=f"Whether a graph helps is not known: {how} a step takes {takes}, {speedup(diagnosis)} as fast",
-            text=f"The interval holds 1, at which it is no faster.{replaced}",
+            severity="advice" if assumed else "note",
+            title=title,
+            text=f"The interval holds 1, at which it is no faster.{text}{replaced}",
             threshold=f"a graph likely saves {round_percent(WORTH)} of the step, but may save nothing",
-            advice="Give the time of a step without the profiler by --step TIME"
-            + (f", or time both by `microbench graph {target}`" if target else ""),
+            advice=", ".join(ways) + (_better(diagnosis.trace.format, step) if assumed else ""),
         )
         return
     if graph.graphs > advice.MOST_GRAPHS:
