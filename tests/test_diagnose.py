@@ -2488,6 +2488,22 @@ def test_annotations_of_parts_that_submit_far_more_than_others_are_no_steps(coun
     assert (steps is not None and steps.found == "annotations") is found
 
 
+def test_runs_without_ranks_have_each_their_own_advice() -> None:
+    def run(blocks: int) -> Diagnosis:
+        made = Recorder()
+        for number in range(10 + blocks):
+            made.submit(made.call("cudaLaunchKernel", 3000), f"add_{number}", 2_000_000, blocks=blocks)
+            made.runs(2_000_000 + 8_000_000 * (blocks > 1))
+        return diagnose(made.trace(source=f"report{blocks}.sqlite"), costs())
+
+    several = [run(1), run(16), run(17)]
+    assert ranks.finding(several).title == "3 runs: 2 host-bound and 1 GPU-bound"
+    titles = [one.title for one in ranks.to_do(several)]
+    assert titles[0].startswith("report1: add_0 runs as 1 block of 128 threads")
+    assert titles[1].startswith("report16, like 1 other: ")
+    assert len(titles) == 2
+
+
 def test_traces_are_alike_only_where_each_says_what_it_waits_for() -> None:
     made = [steps_of(waits=True, pause_ns=5_000_000 * (number == 2)) for number in range(4)]
     several = [diagnosed(one) for one in made]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ APART = 4
 # Who is last in each step is drawn anew so often. If the last ones are late in few of these draws by as much, it is no
 # chance. Steps beyond so many are taken together, since more make it slow.
 DRAWS, BY_CHANCE, MOST_PARTS = 1000, 0.04, 64
+MOST_SAID = 6  # kinds of advice for separate runs
 
 
 class Rank(NamedTuple):
@@ -383,6 +384,10 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
         f"{name} is {one.bound}" for name, one, idle in zip(names(several), several, idles, strict=True)
         if one.bound != usual and abs(idle - statistics.median(idles)) > LEAST_SHARE
     ]  # fmt: skip
+    if (unlike or odd) and not kernels and separate(several):
+        bounds = Counter(one.bound or "without a verdict" for one in several).most_common()
+        title = f"{len(several)} runs: {listed([f'{count} {bound}' for bound, count in bounds])}"
+        return Finding(rule="diagnose.ranks", severity="note", title=title, text="", threshold=threshold)
     if unlike and len(unlike) < len(several) / 2:
         title = f"The others are {usual}, but {listed(unlike[:3])}"
         waits = "The others wait for it where its collectives are short. " if any(map(communication_s, several)) else ""
@@ -409,8 +414,16 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
     )
 
 
+def separate(several: Sequence[Diagnosis]) -> bool:
+    """Whether the traces are of runs that have nothing to do with each other: no ranks, and nothing exchanged."""
+    return all(one.trace.rank is None and not communication_s(one) for one in several)
+
+
 def to_do(several: Sequence[Diagnosis]) -> Iterator[Finding]:
-    """What to do first: on the late rank, if its host makes it late; if none is late, on a rank like most others."""
+    """What to do first: on the late rank, if its host makes it late; if none is late, on a rank like most others. Runs
+    that have nothing to do with each other have their own."""
+    if separate(several):
+        yield from _each_best(several)
     if any(one.trace.rank is None for one in several):
         return
     known, first = compared(several), finding(several)
@@ -431,3 +444,16 @@ def to_do(several: Sequence[Diagnosis]) -> Iterator[Finding]:
             change = best.advice.partition(f". {words.GIVE}")[0]
             title = f"{who} {of[name].bound}.{whose} {best.title}"
             yield msgspec.structs.replace(best, rule="diagnose.rank", title=title, advice=change)
+
+
+def _each_best(several: Sequence[Diagnosis]) -> Iterator[Finding]:
+    """The first advice of each run, once for all that have the same."""
+    best, whose = dict[str, Finding](), defaultdict[str, list[str]](list)
+    for name, one in zip(names(several), several, strict=True):
+        advised = (it for it in words.findings(one) if it.severity == "advice" and it.advice)
+        if (own := next(advised, None)) is not None:
+            whose[best.setdefault(own.advice, own).advice].append(name)
+    for own in list(best.values())[:MOST_SAID]:
+        name, *others = whose[own.advice]
+        alike = f", like {counted(len(others), 'other')}" * bool(others)
+        yield msgspec.structs.replace(own, rule="diagnose.rank", title=f"{name}{alike}: {own.title}")
