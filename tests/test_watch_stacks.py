@@ -513,3 +513,14 @@ with ThreadPoolExecutor(3) as pool:
     found = owners(idle_of(only(place.recorded(text, tmp_path, how=STACKS))))
     first, second = [one for one in found if one.name != ABSENT][:2]
     assert (first.name, second.name) == ("waiting in a sleep", "waiting in a lock or a queue")
+
+
+def test_a_program_that_gives_the_lock_up_for_moments_is_sampled_all_the_same(place: Place, tmp_path: Path) -> None:
+    """The lock that is taken back at once is never free when another thread wakes up for it."""
+    text = "import ctypes, time, torch\nnothing = ctypes.CDLL(None).getppid\n"
+    text += "def outer():\n    until = time.thread_time() + 0.004\n    while time.thread_time() < until:\n"
+    text += "        nothing()\n        inner()\ndef inner():\n    for _ in range(5000): pass\n"
+    text += "for _ in range(60):\n    torch.catch_up()\n    torch.steps(1)\n    outer()\n"
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    assert trace.samples is not None
+    assert trace.samples.taken > 30

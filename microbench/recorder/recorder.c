@@ -598,11 +598,82 @@ static void ask(uint32_t api, uint32_t number, uint64_t at_ns) {
     SET(asking[api][number].calls, 0);
 }
 
-/* Wait until a call asks, at most for a time. Returns whether one does. */
+/* What this needs of Python, of which nothing is linked. */
+static struct {
+    const char *(*version)(void);
+    int (*is_initialized)(void);
+    int (*add_pending_call)(int (*)(void *), void *);
+    void *(*save_thread)(void);
+    void (*restore_thread)(void *);
+    void *(*add_module)(const char *);
+    void *(*build_value)(const char *, ...);
+    void *(*compile)(const char *, const char *, int);
+    void *(*evaluate)(void *, void *, void *);
+    void (*let_go)(void *);
+    void (*clear_error)(void);
+} python;
+
+static const Wanted PYTHONS[] = {
+    {"Py_GetVersion", &python.version},
+    {"Py_IsInitialized", &python.is_initialized},
+    {"Py_AddPendingCall", &python.add_pending_call},
+    {"PyEval_SaveThread", &python.save_thread},
+    {"PyEval_RestoreThread", &python.restore_thread},
+    {"PyImport_AddModule", &python.add_module},
+    {"Py_BuildValue", &python.build_value},
+    {"Py_CompileString", &python.compile},
+    {"PyEval_EvalCode", &python.evaluate},
+    {"Py_DecRef", &python.let_go},
+    {"PyErr_Clear", &python.clear_error},
+};
+
+/* Python's lock for a sample. Python asks a thread for its lock only when that thread has kept it for 5 ms. One that gives
+ * it up often, and takes it back before another thread wakes up, keeps others waiting for as long as it likes. So Python
+ * calls this in its main thread, between two of its instructions, and there the lock is left to the thread of samples. */
+
+enum { LEFT_NS = 500000 };
+static _Atomic uint32_t lock_wanted, lock_left_ns; /* and for how long it was left the last time */
+static _Atomic bool lock_queued;
+
+static int leave_lock(void *unused) {
+    struct timespec left = {0, LEFT_NS};
+    uint64_t began_ns;
+    void *thread;
+    (void)unused;
+    lock_queued = false;
+    if (!lock_wanted || getpid() != process) return 0;
+    began_ns = monotonic_ns();
+    thread = python.save_thread();
+    syscall(SYS_futex, &lock_wanted, FUTEX_WAIT_PRIVATE, 1, &left, NULL, 0);
+    python.restore_thread(thread);
+    lock_left_ns = (uint32_t)(monotonic_ns() - began_ns);
+    return 0;
+}
+
+static const char *find(void *library, const Wanted *wanted, size_t count);
+
+static void want_lock(void) {
+    static bool found, absent;
+    if (!found) absent = find(RTLD_DEFAULT, PYTHONS, COUNT(PYTHONS)) != NULL;
+    found = true;
+    if (absent) return;
+    lock_wanted = 1;
+    if (!atomic_exchange(&lock_queued, true) && python.add_pending_call(leave_lock, NULL)) lock_queued = false;
+}
+
+/* The thread of samples has Python's lock. Returns for how long the main thread was without it for the last sample. */
+EXPORTED uint32_t microbench_has_lock(void) {
+    lock_wanted = 0;
+    syscall(SYS_futex, &lock_wanted, FUTEX_WAKE_PRIVATE, 1, NULL);
+    return atomic_exchange(&lock_left_ns, 0);
+}
+
+/* Wait until a call asks, at most for a time, and want Python's lock then. Returns whether one does. */
 EXPORTED int microbench_asked(double seconds) {
     struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
     uint32_t state = READ(microbench_shared.asks);
     if (state != ASKS) syscall(SYS_futex, &microbench_shared.asks, FUTEX_WAIT_PRIVATE, state, &left, NULL, 0);
+    want_lock();
     return READ(microbench_shared.asks) == ASKS;
 }
 
@@ -1159,6 +1230,13 @@ EXPORTED int microbench_give(const char *made, size_t bytes) {
     return !stopped;
 }
 
+/* The same for the thread of samples, which wants Python's lock afterwards. */
+EXPORTED int microbench_give_samples(const char *made, size_t bytes) {
+    int goes_on = microbench_give(made, bytes);
+    want_lock();
+    return goes_on;
+}
+
 /* Whether `microbench watch` has removed the folder of reasons, or was killed. */
 static bool watch_has_ended(void) {
     struct stat own;
@@ -1270,30 +1348,6 @@ static void *stop_when_ordered(void *unused) {
 }
 
 /* Python, where it did not load this itself: its variables or options have hidden the sitecustomize.py that does so. */
-
-static struct {
-    const char *(*version)(void);
-    int (*is_initialized)(void);
-    int (*add_pending_call)(int (*)(void *), void *);
-    void *(*add_module)(const char *);
-    void *(*build_value)(const char *, ...);
-    void *(*compile)(const char *, const char *, int);
-    void *(*evaluate)(void *, void *, void *);
-    void (*let_go)(void *);
-    void (*clear_error)(void);
-} python;
-
-static const Wanted PYTHONS[] = {
-    {"Py_GetVersion", &python.version},
-    {"Py_IsInitialized", &python.is_initialized},
-    {"Py_AddPendingCall", &python.add_pending_call},
-    {"PyImport_AddModule", &python.add_module},
-    {"Py_BuildValue", &python.build_value},
-    {"Py_CompileString", &python.compile},
-    {"PyEval_EvalCode", &python.evaluate},
-    {"Py_DecRef", &python.let_go},
-    {"PyErr_Clear", &python.clear_error},
-};
 
 /* Runs sitecustomize.py. What gets out of it is a Ctrl-C of the program. */
 static const char JOIN[] =

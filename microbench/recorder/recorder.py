@@ -95,6 +95,8 @@ class Recorder:
         self._process = os.getpid()
         self._lock = _thread.allocate_lock()
         self._library = _library(settings)
+        self._keeping = ctypes.PyDLL(settings["library"])  # Python's lock
+        self._keeping.microbench_now_ns.restype = ctypes.c_uint64
         self._tell = self._leave if "reasons" in settings else tell
         self.at_end: Any = None  # what multiprocessing calls
         self.shared = Shared.in_dll(self._library, "microbench_shared")
@@ -125,10 +127,9 @@ class Recorder:
             facts["package"] = package
         if settings["stacks"]:
             facts["main_thread"] = main_thread = _main_thread()
-            asked = self._library.microbench_asked
-            asked.argtypes = [ctypes.c_double]
-            answer = ctypes.PyDLL(settings["library"]).microbench_answer  # which keeps Python's lock
-            self._sampler = Sampler(self._take, self._ahead_ns, self.shared, main_thread, asked, answer)
+            self._library.microbench_asked.argtypes = [ctypes.c_double]
+            self._library.microbench_give_samples.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+            self._sampler = Sampler(self._library, self._keeping, self._ahead_ns, self.shared, main_thread)
             self._sampler.begin()
         self._take(_cells(facts))
         start_thread(self._loops.run)
@@ -142,7 +143,7 @@ class Recorder:
         readings = []
         for _ in range(READINGS):
             before_ns = time.time_ns()
-            stamp_ns = int(self._library.microbench_now_ns())
+            stamp_ns = int(self._keeping.microbench_now_ns())
             after_ns = time.time_ns()
             readings.append((abs(after_ns - before_ns), stamp_ns - (before_ns + after_ns) // 2))
         return min(readings)[1]
@@ -202,7 +203,6 @@ def _library(settings: dict[str, Any]) -> Any:
     library = ctypes.CDLL(settings["library"])
     for name in ("begin", "end", "path", "obey"):
         getattr(library, f"microbench_{name}").restype = ctypes.c_char_p
-    library.microbench_now_ns.restype = ctypes.c_uint64
     return library
 
 

@@ -1,9 +1,10 @@
 """Notes every 2 ms in the mean which functions of Python each thread is in, on a thread of its own.
 
-It needs Python's lock (GIL) for a sample. A thread that calls PyTorch or waits gives the lock up often; one that
-computes in Python gives it up after 5 ms, and such samples are late. A thread that has given the lock up waits for the
-sample (about 30 us), and then for its turn. In a test, a program that gives the lock up every 4 us took 8 % longer with
-a sample each millisecond, so there is one each 2 ms, at random times, so that it does not beat with the program's step.
+It needs Python's lock (GIL) for a sample. The main thread is asked for it between two of its instructions. Another one
+that computes in Python gives it up after 5 ms, or never if it gives it up often for moments; such samples are late. A
+thread that has given the lock up waits for the sample (about 30 us). In a test, a program that gives the lock up every
+4 us took 8 % longer with a sample each millisecond, so there is one each 2 ms, at random times, so that it does not
+beat with the program's step.
 It also notes when Python collects garbage, and how long the main thread waits for a processor, or for Python's lock:
 while this thread waits for that lock somebody has it, and a main thread that sleeps meanwhile has not.
 After a sample the sampler pauses for at least LEAST_PAUSE times as long as samples take, so that many threads or deep
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import ctypes
 import dis
 import fcntl
 import gc
@@ -32,7 +34,8 @@ from typing import Any
 from . import cells
 
 THREAD = 0xFFFFFFFF  # CUPTI's number of a thread is the low half of pthread_self(), which is Python's number
-LEAST_PAUSE = 30  # times as long as a sample takes
+LEAST_PAUSE = 30  # times as long as a sample takes, or as the main thread leaves the lock for it
+MOST_LOST_NS = 200_000  # of that; for longer it waits for other threads
 WRITE_NS = 1_000_000_000
 MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # frames and files that are remembered
@@ -43,6 +46,8 @@ SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a process
 # Of the main thread and of this one: ns on a processor, ns ready to run without one.
 MAIN_THREADS, OWN = "/proc/self/schedstat", "/proc/thread-self/schedstat"
 FUTEX = {"x86_64": b"202", "aarch64": b"98"}.get(os.uname().machine)  # the kernel's call that waits for a lock
+PREAD = ctypes.PyDLL(None).pread  # os.pread gives up Python's lock, and may not get it back for long
+PREAD.argtypes, PREAD.restype = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long], ctypes.c_ssize_t
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 FAR_FILE = 900  # as recorder.c has it
 UNWANTED_S = 0.05
@@ -51,6 +56,7 @@ WAITING = frozenset((
     "sleep", "acquire", "recv", "recv_into", "recvfrom", "send", "sendall", "accept", "connect", "poll", "select",
     "read", "readinto", "readline", "readlines", "write", "fsync", "print",
 ))  # fmt: skip
+FILES = frozenset(("read", "readinto", "readline", "readlines", "write"))  # in packages they may compute, too
 ENTERING, ATTRIBUTES = ("SETUP_WITH", "BEFORE_WITH"), ("LOAD_ATTR", "LOAD_METHOD")
 NAMES = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF")
 FIRST_FLAGS = {"LOAD_GLOBAL": (3, 11), "LOAD_ATTR": (3, 12)}  # from then on the low bit of the argument is a flag
@@ -91,7 +97,7 @@ class Kept:
     """The beginning of a file of /proc, which stays open at a high number because it is read with samples."""
 
     def __init__(self, path: str) -> None:
-        self._file = -1
+        self._file, self._words = -1, ctypes.create_string_buffer(100)
         with contextlib.suppress(OSError, ValueError):
             near = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -104,9 +110,8 @@ class Kept:
 
     def words(self) -> list[bytes]:
         """Its words; none where the kernel does not say them, or the program has closed the file."""
-        with contextlib.suppress(OSError):
-            return os.pread(self._file, 100, 0).split()
-        return []
+        length = PREAD(self._file, self._words, len(self._words), 0)
+        return self._words.raw[: max(length, 0)].split()
 
     def lacked(self) -> tuple[int, int]:
         """The ns that a thread had a processor, and those that it was ready to run without one; 0 if unknown."""
@@ -192,9 +197,13 @@ class Places:
         if own is None:
             if len(self._own) >= MOST_LINES:  # code that is made at run time has new names again and again
                 self._own.clear()
-            own = PACKAGES not in file and not file.startswith((*OTHERS, *self._packages))
+            own = not self.is_packaged(file) and not file.startswith(OTHERS)
             own = self._own[file] = own and (not file.startswith("<") or file.startswith(TYPED))
         return own
+
+    def is_packaged(self, file: str) -> bool:
+        """Whether a file is of a package, and not of Python's library."""
+        return PACKAGES in file or file.startswith(self._packages)
 
     def short(self, file: str) -> str:
         """A file's path below the folder of packages or of the program, else with the folder that it is in."""
@@ -207,16 +216,19 @@ class Places:
 
 
 class Sampler:
-    """Makes rows of samples while a window is open, as ``shared`` says. ``write`` takes cells and says whether the
-    recording goes on; ``ahead_ns`` says how far CUPTI's clock is ahead of Unix time, and is asked before each write
-    because clocks drift. ``asked`` waits for a call of CUDA that asks which line makes it, and ``answer`` tells that
-    call that its stack is looked at, or has been."""
+    """Makes rows of samples while a window is open, as ``shared`` says. ``ahead_ns`` says how far CUPTI's clock is
+    ahead of Unix time, and is asked before each write because clocks drift. Calls of ``library`` give up Python's lock,
+    those of ``keeping`` keep it. ``microbench_asked`` waits for a call of CUDA that asks which line makes it, and
+    ``microbench_answer`` tells that call that its stack is looked at, or has been. After each call that gave up the
+    lock, ``microbench_has_lock`` says that this thread has it again."""
 
-    def __init__(self, write: Any, ahead_ns: Any, shared: Any, main_thread: int, asked: Any, answer: Any) -> None:
-        self._shared, self._main_thread, self._asked, self._answer = shared, main_thread, asked, answer
+    def __init__(self, library: Any, keeping: Any, ahead_ns: Any, shared: Any, main_thread: int) -> None:
+        self._shared, self._main_thread = shared, main_thread
+        self._asked, self._write = library.microbench_asked, library.microbench_give_samples
+        self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible = False  # without Python's lock another thread's frames must not be read
-        self._write, self._measure_ahead_ns = write, ahead_ns
+        self._measure_ahead_ns = ahead_ns
         self._lock = _thread.allocate_lock()
         self._ended = False
         self._ahead_ns = ahead_ns()
@@ -225,6 +237,7 @@ class Sampler:
         self._frames: dict[tuple[int, int, int], int] = {}  # keys by the caller's key, the code's id, and the line
         self._code: dict[int, Any] = {}  # by its id, which stays its own as long as it is kept
         self._may_wait: dict[int, bool] = {}  # by the code's id too
+        self._may_compute: set[int] = set()  # functions in C of packages that read and write, by their keys
         self._places = Places()
         self._collects_ns = 0  # when the collection of garbage that goes on began
         # Now, the main thread on a processor, and ready to run, and all threads but this one on a processor; in ns.
@@ -252,7 +265,7 @@ class Sampler:
             finally:
                 opened.release()
             gc.callbacks.append(self._collected)
-            due_ns, takes_ns = time.monotonic_ns(), 0  # of the processor, in the mean of the last samples
+            due_ns, lost_ns = time.monotonic_ns(), 0
             while True:
                 began_ns, before_ns = time.monotonic_ns(), time.thread_time_ns()
                 with self._lock:
@@ -264,16 +277,19 @@ class Sampler:
                     holder = self._sample(began_ns - due_ns) if wanted else 0
                     if wanted or self._since is not None:
                         self._account(wanted, holder)
-                    takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
+                    takes_ns = max(time.thread_time_ns() - before_ns, min(lost_ns, MOST_LOST_NS))
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
                 self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
                 apart_ns = cells.SAMPLE_NS // 2 + (self._random >> 32) * cells.SAMPLE_NS // (1 << 32)
                 due_ns = max(due_ns + apart_ns, began_ns + LEAST_PAUSE * takes_ns)  # after a slow write at once
                 if not wanted:
-                    time.sleep(UNWANTED_S)
+                    self._asked(UNWANTED_S)
+                    lost_ns = self._has_lock()
                 while wanted and (left_ns := due_ns - time.monotonic_ns()) > 0:
-                    if self._asked(left_ns * 1e-9):
+                    asks = self._asked(left_ns * 1e-9)
+                    lost_ns = self._has_lock()
+                    if asks:
                         self._called_from()
 
     def finish(self) -> None:
@@ -300,7 +316,9 @@ class Sampler:
         kept, self._lacked_ns = late and waited_ns > 2 * (lacked_ns - self._lacked_ns), lacked_ns
         since_ns = now_ns - waited_ns if late else now_ns
         for thread, runs, waits in stacks:
-            innermost, number = runs if kept else waits, thread & THREAD
+            number = thread & THREAD
+            computes = waits in self._may_compute and number == self._main_thread and not self._in_kernel()
+            innermost = runs if kept or computes else waits
             run = self._open.get(number)
             begin_ns = since_ns
             if run is not None:
@@ -317,6 +335,10 @@ class Sampler:
         holder = next(filter(None, elsewhere), 0) if kept else 0
         call = self._kept[2].words()[:1] if holder else []  # where the kernel tells in which call the main thread is
         return 0 if FUTEX and call and call[0].isdigit() and call[0] != FUTEX else holder
+
+    def _in_kernel(self) -> bool:
+        """Whether the main thread is in a call of the kernel; also where the kernel does not say it."""
+        return self._kept[2].words()[:1] != [b"running"]
 
     def _called_from(self) -> None:
         """Record the stack of the call that asks; not if it has gone on meanwhile."""
@@ -408,6 +430,8 @@ class Sampler:
             known = self._frames[place] = len(self._frames) + 1 if called else key
             if called:
                 self._cells.append(cells.text(cells.FRAME, known, f"{key} {called}"))
+                if called.rpartition(".")[2] in FILES and self._places.is_packaged(code.co_filename):
+                    self._may_compute.add(known)
         return key, known
 
     def _flush(self) -> bool:
@@ -421,4 +445,6 @@ class Sampler:
             self._cells.append(cells.fact("processor", " ".join(map(str, self._processor))))
         whole, self._cells = b"".join(self._cells), []
         self._written_ns, self._ahead_ns = time.monotonic_ns(), self._measure_ahead_ns()
-        return bool(self._write(whole))
+        goes_on = bool(self._write(whole, len(whole)))
+        self._has_lock()
+        return goes_on

@@ -6,8 +6,9 @@ The file is read once, in pieces. Of a long recording the rows in the middle are
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,6 +78,7 @@ EXACT = {
     cells.COLLECTED: "Python's garbage collection", cells.ABSENT: "waiting for a processor",
     cells.LOCKED: "waiting for Python's lock",
 }  # fmt: skip
+PYTHON_LIBRARY = re.compile(r"python3\.\d+$|<")
 LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
@@ -174,6 +176,13 @@ class Stack(NamedTuple):
     functions: tuple[str, ...] = ()
 
 
+def _in_package(functions: Sequence[str]) -> str:
+    """The package whose function is the innermost one beside those of Python's library: ", in joblib"."""
+    parts = (name.partition("/")[0] for name in reversed(functions) if "/" in name)
+    others = (one for one in parts if one not in sys.stdlib_module_names and not PYTHON_LIBRARY.match(one))
+    return next((f", in {one}" for one in others), "")
+
+
 class _Texts:
     """The texts of a file: facts, and names of kernels and lines of Python by their key."""
 
@@ -228,7 +237,7 @@ class _Texts:
         if own:
             self.callers[place] = self.callers.get(place, frozenset()) | ({line} if by_own else set())
         if name == place:  # a function in C, which has no lines
-            name, place = f"{place} at {line}", line
+            name, place = f"{place} at {line}{_in_package(functions) if by_own else ''}", line
         called = () if own else (*functions[: MOST_DEEP - 1], name)
         self.lines[key] = Stack(line if by_own and not own else place, called)
 
