@@ -44,7 +44,7 @@ from microbench.diagnosis.host_time import BETWEEN, DOINGS, MANAGED, ON_MANAGED,
 from microbench.diagnosis.idle import CAUSES, idle, owners
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.owners import NAMELESS
-from microbench.diagnosis.steps import find_steps
+from microbench.diagnosis.steps import DIFFERENT, find_steps
 from microbench.diagnosis.turns import _stretches, loops_of
 from microbench.diagnosis.unwatched import OWN_S, USUAL_S, beyond_calls, unwatched
 from microbench.library.runs import load
@@ -1293,7 +1293,7 @@ def test_a_single_region_that_holds_the_work_is_the_step_with_what_is_around_the
 
 def test_pauses_of_steps_that_differ_are_those_of_all() -> None:
     made = Recorder()
-    for step, pause_ns in enumerate((90_000_000, 0, 0)):
+    for step, pause_ns in enumerate((0, 90_000_000, 0)):
         with made.range(f"ProfilerStep#{step}", "annotation"):
             made.launch(f"first_{step}", 2000)
             with made.range("Torch-Compiled Region: 0/0", "annotation"):
@@ -2898,3 +2898,34 @@ def test_a_trace_whose_work_has_no_calls_says_nothing_of_its_clocks() -> None:
     work = trace.work.copy()
     work["call"] = NONE
     assert not any("clocks" in str(one) for one in diagnose(replace(trace, work=work), costs()).health)
+
+
+def test_the_last_of_a_few_marked_steps_counts_and_a_cold_first_one_does_not() -> None:
+    made = Recorder()
+    for step in range(3):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            made.launches(16, between_ns=45_000 + 40_000 * (step == 0))
+    made.call("cudaDeviceSynchronize", 5000)
+    found = diagnosed(made)
+    assert (found.steps.found, found.steps.count) == ("annotations", 2)
+    assert found.steps.step_s == pytest.approx(16 * 48e-6, rel=0.02)
+    ((name, first_s),) = found.steps.loops
+    assert (name, first_s) == ("the first step, left out,", pytest.approx(16 * 88e-6, rel=0.05))
+    assert words.launch_time(found) <= found.step.watched_s / 16
+
+
+def test_two_marked_steps_that_begin_with_work_of_the_host_are_as_long_as_their_marks() -> None:
+    made = Recorder()
+    for step in range(2):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            with made.range("aten::randn"):
+                made.runs(500_000_000)
+            made.runs(50_000_000)
+            for kernel in range(DIFFERENT):
+                made.launch(f"kernel_{kernel}", 2_000_000)
+    made.wait("cudaDeviceSynchronize")
+    found = diagnosed(made)
+    lasts_s = np.diff(found.steps.begins_ns) * 1e-9
+    assert lasts_s == pytest.approx([0.566, 0.55], rel=0.01)
+    (operators,) = (one for one in owners(found.idle) if one.most == "aten::randn")
+    assert 8 < found.without[operators.name].speedup < 12

@@ -401,7 +401,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     if steps.count > 1:
         behind[:, 0] += int(lengths[0])
         if len(rows) > 1 and not np.any(work["call"] >= behind[-1, 0]):  # the program ends behind its last step
-            before[behind[-1, 0]] = before[behind[:-1, 0]].mean()
+            behind[-1, 0] = behind[-2, 0]
     else:
         before[rows[0, 0]] = max(int(table["begin_ns"][rows[0, 0]] - steps.begins_ns[0]), 0)
     before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9

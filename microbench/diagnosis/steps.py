@@ -31,6 +31,7 @@ REPEATED = 0.5  # the share of calls that must repeat in steps
 # The share of the GPU's work that repeating calls have at least if they are the program and not a part of it. In 200
 # public traces programs had 0.31 or more, layers and single phases 0.22 or less.
 LARGE = 0.25
+MOST_ENDED = 5  # annotated steps of which the last one counts, too
 MANY, DENSE = 5, 0.8  # so many annotated steps are enough if they follow one another without a break, behind a warm-up
 NEARLY_ALL = 0.9  # of the GPU's work is in a single region
 STEPS_ALIKE = 0.5  # steps of which less recurs are no steps that a graph could replace
@@ -186,12 +187,12 @@ def _called(trace: Trace, asked: str) -> list[Found]:
     if not len(ranges):
         return []
     outermost = np.append(True, ranges["begin_ns"][1:] >= np.maximum.accumulate(ranges["end_ns"])[:-1])
-    begins_ns, span = ranges["begin_ns"][outermost], None
-    if marked and len(begins_ns) < FEWEST:  # one or two have an end of their own
+    begins_ns, ended = ranges["begin_ns"][outermost], marked and np.count_nonzero(outermost) < FEWEST
+    if ended:  # one or two have an end of their own
         begins_ns = np.append(begins_ns, ranges["end_ns"].max())
-        span = int(begins_ns[0]), int(begins_ns[-1])
-    begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
-    return [Found(np.unique(np.minimum(begins, len(trace.calls) - 1)), "annotations", asked, span, least=1)]
+    begins = np.minimum(np.searchsorted(trace.calls["begin_ns"], begins_ns), len(trace.calls) - 1)
+    begins, place = np.unique(begins, return_index=True)
+    return [Found(begins, "annotations", asked, begins_ns[place] if ended else None, least=1)]
 
 
 def _first(trace: Trace, tokens: Tokens, candidates: list[Found]) -> Steps | None:
@@ -238,12 +239,12 @@ def _mixed(values: IntArray) -> IntArray:
 
 
 class Found(NamedTuple):
-    """The calls at which steps begin, and of few annotated ones when the first begins and the last ends."""
+    """The calls at which steps begin, and of few annotated ones when each begins and the last ends."""
 
     begins: IntArray
     source: Source
     name: str = ""
-    span_ns: tuple[int, int] | None = None
+    edges_ns: IntArray | None = None
     least: int = DIFFERENT  # calls that submit work, of few annotated steps
 
 
@@ -274,7 +275,8 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
         apart = np.all(ranges["begin_ns"][1:] >= ranges["end_ns"][:-1])
         covered = float((ranges["end_ns"] - ranges["begin_ns"]).sum()) / max(span_ns, 1)
         begins_ns, few = ranges["begin_ns"], len(places) < FEWEST
-        if few:
+        ended = few or (len(places) <= MOST_ENDED and ranges["end_ns"][-1] <= trace.calls["begin_ns"][-1])
+        if ended:
             begins_ns = np.append(begins_ns, ranges["end_ns"][-1])
         numbered = name != name_of(trace, int(ranges["name"][0])) or name.startswith(OPTIMIZER)
         if not apart or (len(places) > 1 if single else few and not numbered):
@@ -289,11 +291,11 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
         if works >= (NEARLY_ALL if single else LARGE) and (dense or max(covered, works) >= COVERED):
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
             begins = np.minimum(begins, len(trace.calls) - 1)
-            submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins))
+            submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins[: len(places)]))
             if not few and len(places) <= MOST_PARTS and submits.max() > UNEQUAL * max(submits.min(), 1):
                 continue  # parts of the program
-            span = (int(begins_ns[0]), int(begins_ns[-1])) if few else None
-            one = Found(begins, "region" if single else "annotations", unnumbered(name), span)
+            source: Source = "region" if single else "annotations"
+            one = Found(begins, source, unnumbered(name), begins_ns if ended else None, DIFFERENT if few else 1)
             found.append((covered, one))
     return [one for _, one in sorted(found, key=lambda each: -each[0])]
 
@@ -486,9 +488,10 @@ def _stretch(values: IntArray, length: int) -> tuple[int, int]:
 
 def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     """The steps that begin at these calls, each at the first work that one of its calls submitted."""
-    begins, found, name, span_ns, least = one
+    begins, found, name, edges_ns, least = one
     submitting = np.flatnonzero(tokens.submits)
-    begins = begins[1:] if len(begins) > FEWEST + 1 else begins  # without the first step
+    if len(begins) > FEWEST + 1 + (edges_ns is not None):  # without the first step
+        begins, edges_ns = begins[1:], edges_ns[1:] if edges_ns is not None else None
     marked = found in ("annotations", "region")
     fewest = 2 if marked else FEWEST
     if len(begins) < fewest or not len(submitting):
@@ -501,12 +504,12 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
         runs = np.split(np.arange(len(begins)), np.flatnonzero(apart_ns > LONGEST * np.median(apart_ns)) + 1)
         longest = max(runs, key=len)
         begins, begins_ns = begins[longest], begins_ns[longest]
-    if span_ns is not None:
+    if edges_ns is not None:
         several = name == "ProfilerStep" and len(begins) > 2  # PyTorch's profiler counts the program's own steps
         least = 1 if several else least
         if np.count_nonzero(tokens.submits[begins[0] : begins[-1]]) < least:
             return None
-        begins_ns[0], begins_ns[-1] = _lasting(trace.work, begins, span_ns)
+        begins_ns = _lasting(trace.work, begins, edges_ns)
     if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0) or np.any(np.diff(begins) <= 0):  # one has no call
         return None
     each_ns = np.diff(begins_ns)
@@ -541,14 +544,16 @@ def _made(tokens: Tokens, begins_ns: IntArray, begins: IntArray, found: Source, 
     )
 
 
-def _lasting(work: Table, begins: IntArray, span_ns: tuple[int, int]) -> tuple[int, int]:
-    """When the steps of a few annotations begin and end: the GPU may still be busy with what came before them, and with
-    their own work behind them."""
+def _lasting(work: Table, begins: IntArray, edges_ns: IntArray) -> IntArray:
+    """When the steps of a few annotations begin, and the last one ends: the GPU may still be busy with what came before
+    them, and with their own work behind them."""
     own = work[(work["call"] >= begins[0]) & (work["call"] < begins[-1])]
-    begin_ns = int(own["begin_ns"].min())
-    before = work[(work["call"] < begins[0]) & (work["device"] == own["device"][0]) & (work["begin_ns"] < begin_ns)]
-    begin_ns = min(begin_ns, int(before["end_ns"].max(initial=0)))
-    return max(span_ns[0], begin_ns), max(span_ns[1], int(own["end_ns"].max()))
+    work, found = work[work["device"] == own["device"][0]], []
+    for call, edge_ns in zip(begins[:-1].tolist(), edges_ns[:-1].tolist(), strict=True):
+        begin_ns = int(own["begin_ns"][own["call"] >= call].min(initial=np.iinfo(np.int64).max))
+        before_ns = work["end_ns"][(work["call"] < call) & (work["begin_ns"] < begin_ns)].max(initial=0)
+        found.append(max(edge_ns, min(begin_ns, int(before_ns))))
+    return np.array([*found, max(int(edges_ns[-1]), int(own["end_ns"].max()))])
 
 
 def _is_odd(first_ns: IntArray, others_ns: IntArray) -> bool:

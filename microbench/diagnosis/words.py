@@ -1048,7 +1048,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     if most is not None and most.name.startswith(WAITING):  # whose gain the line of owners has too
         without = diagnosis.without.get(most.name)
         speedup = without.speedup if without is not None else 1.0
-    gain = f"; without it a step is {times(speedup)} as fast" if speedup >= 1 + WORTH else ""
+    gain = f"; without {'them' if submits else 'it'} a step is {times(speedup)} as fast" if speedup >= 1 + WORTH else ""
     what = "Pauses between launches take" if submits else f"{OWN_WORK[0].upper()}{OWN_WORK[1:]} between launches takes"
     title = f"{what} {as_time(pauses_s)} of each step"
     change = "Prepare data ahead of the step in another process or thread; if one does, make that one faster"
@@ -1308,11 +1308,11 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
 def launch_time(diagnosis: Diagnosis) -> float | None:
     """The host time for one launch of a kernel or a graph in the recorded step in s, the call included; None for a step
     that launches no kernels."""
-    recorded = diagnosis.recorded
-    if recorded is None or not recorded.launches:
+    recorded, step = diagnosis.recorded, diagnosis.step
+    if recorded is None or step is None or not recorded.launches:
         return None
     host_s = sum(part.host_s or 0.0 for part in recorded.workload.parts if isinstance(part, Kernels))
-    return host_s / recorded.steps / (recorded.launches + recorded.replays)
+    return min(host_s / recorded.steps, step.watched_s) / (recorded.launches + recorded.replays)
 
 
 def launch_share(diagnosis: Diagnosis) -> float:
