@@ -1399,7 +1399,7 @@ def test_pauses_of_a_trace_without_steps_are_said_with_their_places() -> None:
         made.launch(f"kernel_{kernel}", 2_000)
     found = diagnosed(made)
     (told,) = (one for one in words.findings(found) if one.rule == "diagnose.one_pause")
-    assert told.title.startswith("2 pauses of more than 1 ms take 6.29 ms, 84.0 % of the time, the longest 3.2")
+    assert told.title.startswith("2 pauses of more than 1 ms take 6.30 ms, 84.1 % of the time, the longest 3.2")
     assert re.search(
         r" 3.\d+ ms behind aten::cat, \S+ ms after the first work; 3.\d+ ms behind aten::cat, ", told.title
     )
@@ -2929,3 +2929,73 @@ def test_two_marked_steps_that_begin_with_work_of_the_host_are_as_long_as_their_
     assert lasts_s == pytest.approx([0.566, 0.55], rel=0.01)
     (operators,) = (one for one in owners(found.idle) if one.most == "aten::randn")
     assert 8 < found.without[operators.name].speedup < 12
+
+
+def test_lost_calls_forbid_no_verdict_where_the_gpu_is_busy() -> None:
+    def found(between_ns: int) -> Diagnosis:
+        made = Recorder()
+        for kernel in range(40):
+            made.launch(f"ampere_sgemm_{kernel}", 100_000 - between_ns)
+            made.ends_ns[7] += between_ns
+        trace = made.trace()
+        work = trace.work.copy()
+        work["call"][1:] = NONE
+        return diagnose(replace(trace, work=work), costs())
+
+    busy = found(1000)
+    assert (busy.bound, busy.graph) == ("GPU-bound", None)
+    assert busy.idle.causes["unknown"] == pytest.approx(busy.idle.idle_s, rel=0.1)
+    idle_ = found(50_000)
+    assert idle_.idle is None
+    assert "without a call" in idle_.why_no_idle
+
+
+def test_the_first_use_of_a_library_is_the_programs_start() -> None:
+    made = Recorder()
+    for number, name in enumerate(("aten::cudnn_convolution", "aten::mm")):
+        for kernel in range(6):
+            made.launch(f"other_{number}_{kernel}", 3000)
+        with made.range(name):
+            made.runs(80_000_000)
+            made.launch(f"product_{number}", 20_000)
+    assert diagnosed(made).bound == "start-up"
+    on_cpu = Recorder()
+    for number in range(2):
+        for kernel in range(6):
+            on_cpu.launch(f"other_{number}_{kernel}", 3000)
+        with on_cpu.range("aten::mm"):
+            on_cpu.runs(80_000_000)
+        on_cpu.runs(1000)
+        on_cpu.launch(f"copies_{number}", 20_000)
+    assert diagnosed(on_cpu).bound == "host-bound"
+
+
+def test_a_step_has_none_of_the_profilers_own_time() -> None:
+    made = Recorder()
+    with made.range("ProfilerStep#7", "annotation"):
+        for kernel in range(12):
+            made.runs(30_000)
+            if kernel == 2:
+                with made.range("Unrecognized", "overhead"):
+                    made.runs(2_000_000)
+            made.launch(f"kernel_{kernel}", 3000)
+    made.call("cudaDeviceSynchronize", 5000)
+    found = diagnosed(made)
+    assert found.idle.causes["profiler"] == pytest.approx(2e-3, rel=0.01)
+    assert found.step.high_s <= found.step.watched_s - found.idle.causes["profiler"]
+    assert found.bound == "launch-bound"
+    assert words.launch_time(found) < 50e-6
+
+
+def test_a_pause_that_an_operator_fills_waits_for_nothing() -> None:
+    """The host computes for as long as the GPU's work leaves of a fixed time: as a loader's batch would come."""
+    made = Recorder()
+    for step in range(24):
+        begin_ns = made.now_ns
+        made.launches(30, 20_000 + 40_000 * (step % 5), 2_000)
+        with made.range("aten::randn"):
+            made.runs(10_000_000 - (made.now_ns - begin_ns))
+        made.wait()
+    found = diagnosed(made)
+    assert found.recorded.paced_s is None
+    assert "sets the pace" not in finding(found, "diagnose.pauses").advice

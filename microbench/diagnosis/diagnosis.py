@@ -20,7 +20,7 @@ from microbench.core.units import as_time, counted, percent, plain, quantity, ro
 from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
-from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden, realigned
+from microbench.diagnosis.health import CALLS_LOST, TIMELESS, Check, checks, forbidden, realigned
 from microbench.diagnosis.host_time import BETWEEN, MANAGED, ON_MANAGED
 from microbench.diagnosis.idle import SUBMISSION, Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
@@ -288,6 +288,7 @@ def diagnose(
         foreseen = _foreseen(steps, typical, fit, health, costs, known, latencies, beyond, others_s)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
         if known is None and found is not None:
+            foreseen = _without_profiler(foreseen, found.causes["profiler"] / steps.count)
             foreseen = _on_gpu(foreseen, _works_s(trace, steps, found), found.copies_s / steps.count)
         if given is not None and foreseen.step is not None:
             told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts, mean=given.mean)
@@ -302,8 +303,7 @@ def diagnose(
     # the least cost is taken off instead.
     ends_s = (step.unwatched_s, step.high_s) if step is not None else ()
     took_s = [max(step.watched_s - end_s, 0.0) * step.count for end_s in ends_s if step is not None]
-    best = remedies[0] if remedies else None
-    bounds = [_bound(found, pauses_s, one_s, best, step) for one_s in took_s or (0.0,)]
+    bounds = [_bound(found, pauses_s, one_s, next(iter(remedies), None), step) for one_s in took_s or (0.0,)]
     if paused is not None and paused.most:
         bounds = [_bound(paused.longest, paused.longest.pauses_s, 0.0, None, step)]
     return Diagnosis(
@@ -353,10 +353,17 @@ def _without_work(trace: Trace) -> UsageError:
 def _idle(
     trace: Trace, steps: Steps | None, device: int, known: tuple[Check, ...]
 ) -> tuple[tuple[Check, ...], Check | None, Idle | None]:
-    """The checks of a trace behind those ``known``, the one that forbids to say its idle time, and that time."""
+    """The checks of a trace behind those ``known``, the one that forbids to say its idle time, and that time. Where
+    calls are lost, it is said if it is short whatever its causes are."""
     health = (*known, *checks(trace, steps))
     stopped = forbidden(health, "idle time")
-    return health, stopped, idle(trace, *window_of(trace, steps), device) if stopped is None else None
+    found = idle(trace, *window_of(trace, steps), device) if stopped is None or stopped.name == CALLS_LOST else None
+    if stopped is None or found is None or found.idle_s > (1 - NEARLY_BUSY) * found.span_s:
+        return health, stopped, found if stopped is None else None
+    alone = msgspec.structs.replace(stopped, forbids=("prediction",))
+    health = tuple(alone if one is stopped else one for one in health)
+    stopped = forbidden(health, "idle time")
+    return health, stopped, found if stopped is None else None
 
 
 def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
@@ -418,6 +425,7 @@ def _bound(
     """
     if found is None or found.span_s <= 0:
         return None
+    recorder_s = max(recorder_s - found.causes["profiler"], 0.0)
     recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
     works_s = found.busy_s - found.exposed_s
     least = ENOUGH if step is None else NEARLY_BUSY
@@ -449,7 +457,7 @@ def _bound(
     if found.exposed_s > max(shares[largest], found.idle_s - found.causes["device gaps"] - recorder_s):
         little = found.exposed_s < LITTLE * found.span_s and works_s > MOSTLY * found.span_s
         return "GPU-bound" if little else "communication-bound"
-    half_s = (found.idle_s + copies_s - recorder_s) / 2
+    half_s = (found.idle_s - found.causes["profiler"] + copies_s - recorder_s) / 2
     copying_s = found.copies_s + found.causes["copies"]
     if step is None and copying_s > max(shares[largest], found.causes["device gaps"], half_s + found.copies_s / 2):
         return "copy-bound"
@@ -485,6 +493,15 @@ class Foreseen(NamedTuple):
     remedies: tuple[Remedy, ...] = ()
     workload: Workload | None = None
     without: Mapping[str, Without] = {}
+
+
+def _without_profiler(foreseen: Foreseen, seconds: float) -> Foreseen:
+    """A step has none of the time in which the trace itself says that the GPU waits for the profiler."""
+    if (step := foreseen.step) is None or not seconds:
+        return foreseen
+    most_s = step.watched_s - seconds
+    ends = {name: min(getattr(step, name), most_s) for name in ("unwatched_s", "low_s", "high_s")}
+    return foreseen._replace(step=msgspec.structs.replace(step, **ends))
 
 
 def _on_gpu(foreseen: Foreseen, works_s: float, copied_s: float) -> Foreseen:

@@ -40,7 +40,7 @@ SHORTEST_WAY_NS = 2000
 NEARLY_ALL_EARLY, LONGEST_SPREAD_NS = 0.9, 200_000
 # A trace without marked steps, with fewer turns than this, needs so much work for a verdict, in pieces or in time.
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
-FEW_PIECES = "pieces of work in all"
+FEW_PIECES, CALLS_LOST = "pieces of work in all", "pieces of work without a call"
 KERNEL, NEVER = WORK_KINDS.index("kernel"), np.iinfo(np.int64).max
 # If work waits in its queue for a larger share of the time, other programs probably use the GPU.
 MOST_HELD = 0.3
@@ -172,7 +172,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             HELD, len(work), held, "what held them back is not in the trace",
             ("prediction",),
             f"In {percent(held)} of the time work waits in its queue while this program runs nothing on the GPU: "
-            "probably another program uses it",
+            "probably another program uses it, or the driver submits in batches, as under Windows and WSL",
             "`nvidia-smi` shows who uses the GPU. Record again while the program has it alone",
         )  # fmt: skip
     yield from _overlaps(trace, works_s)
@@ -339,7 +339,7 @@ def _without_call(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     if missing := int(lost.sum()):
         share = missing / len(lost)
         yield Check(
-            "pieces of work without a call", missing, share,
+            CALLS_LOST, missing, share,
             f"the recording {'lost their' if len(trace.calls) else 'has no CUDA'} calls; "
             "what held them back is unknown",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (), advice=FEWER[trace.format],

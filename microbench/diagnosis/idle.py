@@ -58,7 +58,9 @@ LONGEST_WAY_NS = 20_000
 # kernel that takes so many times as long as launches do loads its code.
 LONGEST_CALL_NS, LOADS = 500_000, 100
 # A graph of many kernels takes long to launch each time.
-FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls")
+FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls", "profiler")
+# Operators that compute by cuBLAS or cuDNN. Before their first launch these libraries are loaded, and choose kernels.
+BY_LIBRARY, LIBRARY_NS = re.compile(r"aten::\w*(?:conv|mm\b|matmul|linear|attention)"), 5_000_000
 
 
 Stack = tuple[str, ...]
@@ -170,7 +172,7 @@ class Stretches(NamedTuple):
 # Functions that compile, whose callees are many.
 COMPILING = re.compile(
     r"jax/_src/(compiler|interpreters/mlir)\.py|torch/_dynamo/convert_frame\.py|torch/_inductor/(compile_fx|async_compile)"
-    r"\.py|triton/compiler/|numba/core/compiler|cupy/cuda/compiler\.py|nvrtc",
+    r"\.py|triton/compiler/|numba/core/compiler|cupy/cuda/compiler\.py|nvrtc|\(dynamo_timed\)$",
     re.IGNORECASE,
 )
 HELD_BACK, UNCALLED, TOUCHED, LOOPED = -2, -3, -4, -5
@@ -195,11 +197,14 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
     loads, graphs = _loads(trace), np.array(["GraphLaunch" in name for name in (*trace.names, "")])
     between_ns = np.zeros(len(gaps.begin_ns))
+    by_library = np.array([bool(BY_LIBRARY.match(name)) for name in (*trace.names, "")])
     half_ns, first_use_ns, waited_ns = np.median(begins_ns) if len(begins_ns) else 0, 0, 0
     for pieces in stretches(trace, gaps):
         length_ns = pieces.end_ns - pieces.begin_ns
         first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE]) & (pieces.end_ns <= half_ns)
         first &= (length_ns > LONGEST_CALL_NS) & ~graphs[pieces.call]
+        loading = by_library[np.maximum(pieces.name, NONE)] & (pieces.cause == CAUSES.index(BETWEEN))
+        first |= loading & (length_ns > LIBRARY_NS) & np.isin(pieces.end_ns, trace.calls["begin_ns"])
         within = np.searchsorted(loads["begin_ns"], pieces.begin_ns, "right") - 1
         first |= (within >= 0) & (pieces.begin_ns < np.append(loads["end_ns"], 0)[within])
         first_use_ns += int(length_ns[first].sum())

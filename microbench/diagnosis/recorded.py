@@ -27,7 +27,7 @@ from microbench.diagnosis.host_time import (
 )  # fmt: skip
 from microbench.diagnosis.idle import LONGEST_WAY_NS
 from microbench.diagnosis.kernel_names import family
-from microbench.diagnosis.owners import awaits, handed_on, owner_of
+from microbench.diagnosis.owners import NAMELESS, awaits, handed_on, owner_of
 from microbench.diagnosis.steps import PAUSE_S, Steps, Tokens
 from microbench.diagnosis.turns import loops_of
 from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
@@ -406,10 +406,14 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
         before[rows[0, 0]] = max(int(table["begin_ns"][rows[0, 0]] - steps.begins_ns[0]), 0)
     before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
     pausing_s = np.append(0, np.cumsum(np.where(before > PAUSE_S * 1e9, before, 0)))[begins + 1] * 1e-9
-    paced_s = _paced(np.diff(pausing_s), np.diff(table["begin_ns"][begins]) * 1e-9)
     owned = _owned(trace, of, behind, before)
+    unknown = (NAMELESS, "code in ")  # an annotation may hold a wait
+    working_s = sum(sum(one) for owner, one in owned.items() if not (owner.startswith(unknown) or awaits(owner)))
+    works = 2 * working_s > before_s[before_s > PAUSE_S].sum()  # so it does not wait for something
+    paced_s = None if works else _paced(np.diff(pausing_s), np.diff(table["begin_ns"][begins]) * 1e-9)
     awaited_s = sum((owned_s for owner, owned_s in owned.items() if awaits(owner)), np.zeros(len(before_s)))
-    paused = (before_s > PAUSE_S) | ((before_s > SHORT_PAUSE_S) & (awaited_s > before_s / 2))
+    profiler_s = _profiled_ns(trace, table["begin_ns"] - before, table["begin_ns"])[behind].mean(axis=0) * 1e-9
+    paused = (before_s - profiler_s > PAUSE_S) | ((before_s > SHORT_PAUSE_S) & (awaited_s > before_s / 2))
     calls = []
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)
@@ -419,6 +423,21 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
         pause, at, waits = bool(paused[place]), events.get(place, []), 2 * np.isin(column, copying).sum() > len(column)
         calls.append(_Call(name, doing(name), *times_s, pause, bool(waits), works, at, whose))
     return calls, None if paced_s is None else paced_s / steps.every
+
+
+def _profiled_ns(
+    trace: Trace, begin_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """For how many ns between these times the profiler worked, as it says itself."""
+    own = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("overhead")]
+    if not len(own):
+        return np.zeros(len(begin_ns))
+    until_ns = np.maximum.accumulate(own["end_ns"])
+    from_ns = np.minimum(np.maximum(own["begin_ns"], np.append(own["begin_ns"][:1], until_ns[:-1])), until_ns)
+    edges_ns, lasts_ns = np.stack([from_ns, until_ns], axis=1).ravel(), np.cumsum(until_ns - from_ns)
+    sums_ns = np.stack([np.append(0, lasts_ns[:-1]), lasts_ns], axis=1).ravel()
+    found: npt.NDArray[np.float64] = np.interp(end_ns, edges_ns, sums_ns) - np.interp(begin_ns, edges_ns, sums_ns)
+    return np.maximum(found, 0.0)
 
 
 def _is_cupy(trace: Trace) -> bool:

@@ -1026,8 +1026,9 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         elif single:
             change = "Record for longer, until steps repeat: first calls load code and choose kernels"
         count, longest = _longest_pauses(diagnosis, idle)
-        title = f"{counted(count, 'pause')} of more than 1 ms take {as_time(idle.pauses_s)}, "
-        title += f"{percent(idle.pauses_s / idle.span_s)} of the time, the longest {longest}"
+        all_s = sum(end_ns - begin_ns for begin_ns, end_ns in idle.paused_ns) * 1e-9
+        title = f"{counted(count, 'pause')} of more than 1 ms take {as_time(all_s)}, "
+        title += f"{percent(all_s / idle.span_s)} of the time, the longest {longest}"
         if single:
             title = f"A single pause of {as_time(idle.longest_s)}{_around(diagnosis, idle)} is most of the idle time, "
             title += "and no step repeats"
@@ -1312,7 +1313,8 @@ def launch_time(diagnosis: Diagnosis) -> float | None:
     if recorded is None or step is None or not recorded.launches:
         return None
     host_s = sum(part.host_s or 0.0 for part in recorded.workload.parts if isinstance(part, Kernels))
-    return min(host_s / recorded.steps, step.watched_s) / (recorded.launches + recorded.replays)
+    profiler_s = each(diagnosis, diagnosis.idle.causes["profiler"]) if diagnosis.idle is not None else 0.0
+    return min(host_s / recorded.steps, step.watched_s - profiler_s) / (recorded.launches + recorded.replays)
 
 
 def launch_share(diagnosis: Diagnosis) -> float:

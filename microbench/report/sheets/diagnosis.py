@@ -96,7 +96,8 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     elif step.measured:
         parts.insert(0, f"{unprofiled}, from pauses of the recording ({range_})")
     elif step.unwatched_s < step.watched_s and words.assumes(step):
-        parts.append(f"unprofiled step time {range_}, because the recorder's costs are assumed")
+        differ = ", and processes differ" if step.high_s > step.watched_s else ""
+        parts.append(f"unprofiled step time {range_}, because the recorder's costs are assumed{differ}")
     elif step.unwatched_s < step.watched_s:
         parts.append(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})")
     if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
