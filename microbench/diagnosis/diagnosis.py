@@ -454,7 +454,7 @@ def _bound(
     shares["launch-bound"] -= waited_s
     shares["wait-bound"] += waited_s
     largest = max(shares, key=lambda name: shares[name])
-    if found.exposed_s > max(shares[largest], found.idle_s - found.causes["device gaps"] - recorder_s):
+    if found.exposed_s > max(shares[largest], found.idle_s - found.causes["device gaps"]):
         little = found.exposed_s < LITTLE * found.span_s and works_s > MOSTLY * found.span_s
         return "GPU-bound" if little else "communication-bound"
     half_s = (found.idle_s - found.causes["profiler"] + copies_s - recorder_s) / 2

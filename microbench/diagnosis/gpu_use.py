@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from microbench.diagnosis.host_time import BETWEEN, ON_MANAGED
 from microbench.diagnosis.idle import FAULT_NS, busiest, gaps_of, said
 from microbench.diagnosis.kernel_names import ELEMENTWISE, OWN, family
 from microbench.diagnosis.recorded import layer_of
-from microbench.traces.trace import NONE, WORK_KINDS, migrates, name_of
+from microbench.traces.trace import NONE, WORK_KINDS, Table, migrates, name_of
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -26,6 +27,7 @@ WORTH_A_LINE = 0.1  # of the time
 # paced by its work, not by its start.
 FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
 LONGEST_NAME = 60
+BESIDE, MOST_BESIDE = 0.01, 30  # of kernels' time runs side by side; the families whose own time is then found
 # Products of libraries that compute in FP32 without tensor cores, and GPUs whose tensor cores have no TF32.
 IN_FP32 = re.compile(r"(?:ampere|volta|turing)_sgemm_|_simt_sgemm_|xmma_\w+_f32f32_f32f32_f32_|_ffma_")
 UNFUSED = 0.2  # of the time is worth fusing
@@ -155,13 +157,23 @@ def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     )
 
 
+def _covered_s(diagnosis: Diagnosis, work: Table) -> float:
+    """The time in s in which at least one of these pieces of work runs, which may do so side by side."""
+    if not len(work):
+        return 0.0
+    begin_ns, end_ns = int(work["begin_ns"].min()), int(work["end_ns"].max())
+    gaps = gaps_of(work, busiest(diagnosis.trace), begin_ns, end_ns)
+    return (end_ns - begin_ns - int((gaps.end_ns - gaps.begin_ns).sum())) * 1e-9
+
+
 def fp32_s(diagnosis: Diagnosis) -> tuple[float, str]:
     """The time in s of products in FP32 without tensor cores, and the kernel that has most of it."""
     work = diagnosis.trace.work[_in_window(diagnosis)]
     names, place = np.unique(work["name"], return_inverse=True)
     slow = np.array([bool(IN_FP32.search(name_of(diagnosis.trace, int(name)))) for name in names], bool)
     took_ns = np.bincount(place, work["end_ns"] - work["begin_ns"], len(names)) * slow
-    return float(took_ns.sum()) * 1e-9, name_of(diagnosis.trace, int(names[np.argmax(took_ns)])) if slow.any() else ""
+    most = name_of(diagnosis.trace, int(names[np.argmax(took_ns)])) if slow.any() else ""
+    return _covered_s(diagnosis, work[slow[place]]), most
 
 
 def _in_fp32(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
@@ -193,7 +205,7 @@ def unfused_s(diagnosis: Diagnosis) -> tuple[float, int]:
     names, place = np.unique(work["name"], return_inverse=True)
     of = [family(name_of(diagnosis.trace, int(name))).name for name in names]
     chosen = np.array([bool(ELEMENTWISE.match(name)) and not name.startswith("triton_") for name in of], bool)[place]
-    return float((work["end_ns"] - work["begin_ns"])[chosen].sum()) * 1e-9, int(chosen.sum())
+    return _covered_s(diagnosis, work[chosen]), int(chosen.sum())
 
 
 def _unfused(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
@@ -215,8 +227,8 @@ def _unfused(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
 class KernelTime(NamedTuple):
     """The kernels of one family in a step: their time in s, their number, and the name of the one that takes most.
 
-    Elementwise kernels are one family, memsets another. Without steps they are those of the whole trace. Kernels side
-    by side have the same time twice.
+    Elementwise kernels are one family, memsets another. Without steps they are those of the whole trace. Kernels of one
+    family that run side by side have that time once.
     """
 
     name: str
@@ -231,12 +243,17 @@ def largest(diagnosis: Diagnosis) -> list[KernelTime]:
     work = work[np.isin(work["kind"], [WORK_KINDS.index(kind) for kind in ("kernel", "memset")])]
     names, place, counts = np.unique(work["name"], return_inverse=True, return_counts=True)
     took_ns, found = np.bincount(place, work["end_ns"] - work["begin_ns"], len(names)), dict[str, KernelTime]()
+    beside, of = took_ns.sum() * 1e-9 > (1 + BESIDE) * _covered_s(diagnosis, work), defaultdict[str, list[int]](list)
     for at in np.argsort(-took_ns, kind="stable").tolist():
         own = name_of(diagnosis.trace, int(names[at]))
         name = "elementwise kernels" if ELEMENTWISE.match(name := family(own).name) else name
         one = found.setdefault(name, KernelTime(name, 0.0, 0.0, own))
         seconds, number = each(diagnosis, float(took_ns[at]) * 1e-9), each(diagnosis, int(counts[at]))
         found[one.name] = one._replace(seconds=one.seconds + seconds, number=one.number + number)
+        of[one.name].append(at)
+    for name in sorted(found, key=lambda one: -found[one].seconds)[: MOST_BESIDE * beside]:
+        covered_s = _covered_s(diagnosis, work[np.isin(place, of[name])])
+        found[name] = found[name]._replace(seconds=each(diagnosis, covered_s))
     return sorted(found.values(), key=lambda one: -one.seconds)
 
 
@@ -246,11 +263,12 @@ def _largest(diagnosis: Diagnosis, span_s: float) -> Iterator[Finding]:
     if diagnosis.bound == "GPU-bound" and long and unfilled_s(diagnosis) <= WORTH_A_LINE * span_s:
         named = (f"{plain(one.name, LONGEST_NAME)} {as_time(one.seconds)}" for one in long)
         share = sum(one.seconds for one in long) / each(diagnosis, span_s)
+        works = diagnosis.idle.busy_s / span_s if diagnosis.idle is not None else 1.0
         own = said(diagnosis.trace, BETWEEN) != BETWEEN
         yield Finding(
             rule="diagnose.kernels",
             severity="advice",
-            title=f"The largest kernels take {percent(min(share, 1.0))} of the "
+            title=f"The largest kernels take {percent(min(share, works))} of the "
             f"{'step' if diagnosis.steps else 'time'}: {'; '.join(named)}",
             text="",
             threshold=f"GPU-bound, and kernels of one family take more than {round_percent(WORTH_A_LINE)} of the time",

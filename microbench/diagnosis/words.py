@@ -64,6 +64,7 @@ PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 TYPED = re.compile(r"[A-Za-z][\w .:/#-]{0,59}")  # names that --step takes
 PAUSING: tuple[Bound, ...] = ("launch-bound", "host-bound", "mixed", "GPU-bound")
 LONGEST_PAUSES, MARKED = 2, 4  # named
+PAGEABLE = 0.05  # of the time is worth naming for copies from and to pageable memory
 MANY_WAITS = 0.01  # waits for each kernel or copy: with more of them a graph would hold little
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 SEEN = 0.5  # of the time, in which the kernel's count must have been read
@@ -146,7 +147,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.wait_behind": free_s - _with_s(diagnosis, "waits"),
         "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
         "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
-        "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
+        "diagnose.interruptions": max(each(diagnosis, idle.causes["waits"]), late_s / 2),  # no graph holds them
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
         "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
@@ -1262,11 +1263,10 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other causes that take a share worth naming."""
     alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
     faster = any(one.name in FASTER_COPIES for one in diagnosis.remedies)  # which says what they save
-    if idle is not None and alone_s > WARNING * idle.span_s and not (faster or diagnosis.bound == "start-up"):
-        takes, way = (
-            f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})",
-            _most_copied(diagnosis.trace),
-        )
+    way = _most_copied(diagnosis.trace) if alone_s else ("", "")
+    least = PAGEABLE if "pageable" in way else WARNING
+    if idle is not None and alone_s > least * idle.span_s and not (faster or diagnosis.bound == "start-up"):
+        takes = f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})"
         change = "Keep on the GPU what the next kernels need, and copy the rest while they run"
         if way == ("device", "device"):
             change = "Write results where they are needed, without a copy from GPU memory to GPU memory"
@@ -1275,7 +1275,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
             severity="advice",
             title=f"The GPU does nothing but copy for {takes}",
             text="",
-            threshold=f"copies beside which nothing else runs take more than {round_percent(WARNING)} of the time",
+            threshold=f"copies beside which nothing else runs take more than {round_percent(least)} of the time",
             advice=f"{change}, from and to pinned memory" if "pageable" in way else change,
         )
     if diagnosis.bound == "start-up":
