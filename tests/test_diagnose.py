@@ -2999,3 +2999,22 @@ def test_a_pause_that_an_operator_fills_waits_for_nothing() -> None:
     found = diagnosed(made)
     assert found.recorded.paced_s is None
     assert "sets the pace" not in finding(found, "diagnose.pauses").advice
+
+
+def test_the_layers_of_a_single_backward_pass_are_no_steps() -> None:
+    made = Recorder()
+    for layer in range(8):
+        for kernel in range(10):
+            made.launch(f"forward_{kernel}_{layer % 3}", 20_000)
+    forward = len(made.calls)
+    for _ in range(12):
+        for kernel in range(10):
+            made.launch(f"backward_{kernel}", 20_000)
+    trace = made.trace()
+    found = find_steps(trace)
+    assert found is not None
+    assert found.count > 6
+    calls = trace.calls.copy()
+    calls["thread"][forward:] = 1
+    threads = (*trace.threads, Thread(process=trace.threads[0].process, number=2, name="pt_autograd_0"))
+    assert find_steps(replace(trace, calls=calls, threads=threads)) is None

@@ -121,7 +121,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
         steps = steps if steps.likeness >= REPEATED else None  # such as a compiler's, whose turns are no steps
     part = None
     if steps is None or (steps.count < FEWEST and not steps.calls_of):
-        part = _first(trace, tokens, _repeated(trace, tokens))
+        part = _first(trace, tokens, [one for one in _repeated(trace, tokens) if not _is_backward(trace, one)])
     steps = steps or part or _first(trace, tokens, _annotated(trace, tokens, single=True))
     if steps is None:
         return None
@@ -311,6 +311,18 @@ def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
             if other and (share := _kernel_share(trace, other[0])) > most:
                 found, most = other, share
     return found
+
+
+def _is_backward(trace: Trace, one: Found) -> bool:
+    """Whether these are the layers of a single backward pass of PyTorch: all from a thread of its own, while another
+    thread has submitted much of the kernels' time before, and nothing among them."""
+    first, last = one.begins[[min(1, len(one.begins) - 1), -1]]  # the first may begin before
+    threads = np.unique(trace.calls["thread"][first:last])
+    if trace.format != "PyTorch profiler" or len(threads) != 1:
+        return False
+    kernels = trace.work[(trace.work["kind"] == WORK_KINDS.index("kernel")) & (trace.work["call"] != NONE)]
+    lasts, others = kernels["end_ns"] - kernels["begin_ns"], trace.calls["thread"][kernels["call"]] != threads[0]
+    return bool(lasts[others & (kernels["call"] < first)].sum() > LARGE * lasts.sum())
 
 
 def _kernel_share(trace: Trace, one: Found) -> float:

@@ -151,6 +151,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
         "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
+        "diagnose.kernels": each(diagnosis, idle.busy_s) / 10,  # of kernels of which nothing more is known
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
         "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
         "diagnose.one_pause": max(idle.longest_s, idle.pauses_s),
