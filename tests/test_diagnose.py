@@ -1053,14 +1053,14 @@ def test_of_processes_that_have_a_gpu_each_one_is_diagnosed() -> None:
     calls["thread"], work["device"], work["call"] = 1, 1, work["call"] + len(alone.calls)
     both = np.concatenate([alone.calls, calls])
     order = np.argsort(both["begin_ns"], kind="stable")
-    all_work = np.concatenate([alone.work, work[:-1]])
+    all_work = np.concatenate([alone.work, work[:-10]])
     all_work["call"] = np.argsort(order)[all_work["call"]]
     all_work = all_work[np.argsort(all_work["begin_ns"], kind="stable")]
     found = diagnose(msgspec.structs.replace(alone, calls=both[order], work=all_work), costs())
     expected = diagnose(alone, costs())
     assert (found.steps.count, found.steps.step_s) == (expected.steps.count, expected.steps.step_s)
     assert found.idle.causes == expected.idle.causes
-    assert [check.count for check in found.health if "on other GPUs" in check.name] == [len(work) - 1]
+    assert [check.count for check in found.health if "on other GPUs" in check.name] == [len(work) - 10]
     assert "GPU 0, of several" in screen(found, "", "").blocks[0].about
 
 
@@ -3018,3 +3018,28 @@ def test_the_layers_of_a_single_backward_pass_are_no_steps() -> None:
     calls["thread"][forward:] = 1
     threads = (*trace.threads, Thread(process=trace.threads[0].process, number=2, name="pt_autograd_0"))
     assert find_steps(replace(trace, calls=calls, threads=threads)) is None
+
+
+def test_gpus_that_work_one_after_another_are_told_apart() -> None:
+    made = Recorder()
+    for device in range(4):
+        for number in range(12):
+            call = made.call("cudaMemcpyAsync", 3000)
+            made.submit(
+                call, f"copy {device} {number}", 900_000, kind="copy", memories=("pageable", "device"), size=1 << 24
+            )
+            made.wait()
+    trace = made.trace()
+    work = trace.work.copy()
+    work["device"] = np.arange(48) // 12
+    found = diagnose(replace(trace, work=work), costs())
+    told = finding(found, "diagnose.in_turn")
+    assert told.title == f"The 4 GPUs work one after another: at once, that takes {as_time(36 * 900e-6)} less"
+    verdict = words.findings(found)[0].title
+    assert verdict.startswith(f"Copy-bound: GPU {found.idle.device} works 9")
+    assert verdict.endswith(" from its first work to its last")
+    at_once = work.copy()
+    for field in ("begin_ns", "end_ns"):
+        at_once[field] = np.tile(work[field][:12], 4)
+    at_once = at_once[np.argsort(at_once["begin_ns"], kind="stable")]
+    assert "diagnose.in_turn" not in rules(diagnose(replace(trace, work=at_once), costs()))

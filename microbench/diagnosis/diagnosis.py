@@ -367,10 +367,13 @@ def _idle(
 
 
 def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
-    """Whole steps; without them from the first work to the last; in ns."""
+    """Whole steps; without them from the first work to the last of the GPU that works longest; in ns."""
     if steps is not None:
         return int(steps.begins_ns[0]), int(steps.begins_ns[-1])
-    return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
+    work = trace.work
+    if work["device"].min() < work["device"].max():
+        work = work[work["device"] == busiest(trace)]
+    return int(work["begin_ns"][0]), int(work["end_ns"].max())
 
 
 def _works_s(trace: Trace, steps: Steps, found: Idle) -> float:

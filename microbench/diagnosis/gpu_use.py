@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -43,12 +44,39 @@ LOWER = {
 def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Say that the driver moves managed memory, or that kernels use a small part of the GPU, if it takes long."""
     if diagnosis.idle is not None:
+        yield from _in_turn(diagnosis)
         yield from _on_managed(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _unfilled(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _in_fp32(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _unfused(diagnosis, UNFUSED * diagnosis.idle.span_s)
         yield from _largest(diagnosis, diagnosis.idle.span_s)
+
+
+def in_turn_s(diagnosis: Diagnosis) -> float:
+    """The time in s that several GPUs of a trace without steps would save if they worked at once; 0 if they do."""
+    work = diagnosis.trace.work
+    each_s = sorted(_covered_s(work[work["device"] == one]) for one in np.unique(work["device"]))
+    if len(each_s) < 2 or diagnosis.steps is not None or each_s[-2] <= WORTH_A_LINE * sum(each_s):
+        return 0.0
+    any_s, span_s = _covered_s(work), diagnosis.idle.span_s if diagnosis.idle is not None else math.inf
+    saves_s = any_s - each_s[-1]
+    return saves_s if any_s > (1 - WORTH_A_LINE) * sum(each_s) and saves_s > WORTH_A_LINE * span_s else 0.0
+
+
+def _in_turn(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Say that several GPUs work one after another."""
+    if saves_s := in_turn_s(diagnosis):
+        count = len(np.unique(diagnosis.trace.work["device"]))
+        yield Finding(
+            rule="diagnose.in_turn",
+            severity="advice",
+            title=f"The {count} GPUs work one after another: at once, that takes {as_time(saves_s)} less",
+            text="",
+            threshold=f"two have {round_percent(WORTH_A_LINE)} of the work, less of it is at the same time, and at "
+            "once it would take that share less",
+            advice="Submit to each from a thread of its own, or without waiting for the one before",
+        )
 
 
 def _in_window(diagnosis: Diagnosis) -> BoolArray:
@@ -157,13 +185,12 @@ def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     )
 
 
-def _covered_s(diagnosis: Diagnosis, work: Table) -> float:
-    """The time in s in which at least one of these pieces of work runs, which may do so side by side."""
-    if not len(work):
-        return 0.0
-    begin_ns, end_ns = int(work["begin_ns"].min()), int(work["end_ns"].max())
-    gaps = gaps_of(work, busiest(diagnosis.trace), begin_ns, end_ns)
-    return (end_ns - begin_ns - int((gaps.end_ns - gaps.begin_ns).sum())) * 1e-9
+def _covered_s(work: Table) -> float:
+    """The time in s in which at least one of these pieces of work runs, which may do so side by side. They are in the
+    order of their begins."""
+    until_ns = np.maximum.accumulate(work["end_ns"])
+    from_ns = np.maximum(work["begin_ns"], np.append(work["begin_ns"][:1], until_ns[:-1]))
+    return float(np.maximum(until_ns - from_ns, 0).sum()) * 1e-9
 
 
 def fp32_s(diagnosis: Diagnosis) -> tuple[float, str]:
@@ -173,7 +200,7 @@ def fp32_s(diagnosis: Diagnosis) -> tuple[float, str]:
     slow = np.array([bool(IN_FP32.search(name_of(diagnosis.trace, int(name)))) for name in names], bool)
     took_ns = np.bincount(place, work["end_ns"] - work["begin_ns"], len(names)) * slow
     most = name_of(diagnosis.trace, int(names[np.argmax(took_ns)])) if slow.any() else ""
-    return _covered_s(diagnosis, work[slow[place]]), most
+    return _covered_s(work[slow[place]]), most
 
 
 def _in_fp32(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
@@ -205,7 +232,7 @@ def unfused_s(diagnosis: Diagnosis) -> tuple[float, int]:
     names, place = np.unique(work["name"], return_inverse=True)
     of = [family(name_of(diagnosis.trace, int(name))).name for name in names]
     chosen = np.array([bool(ELEMENTWISE.match(name)) and not name.startswith("triton_") for name in of], bool)[place]
-    return _covered_s(diagnosis, work[chosen]), int(chosen.sum())
+    return _covered_s(work[chosen]), int(chosen.sum())
 
 
 def _unfused(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
@@ -243,7 +270,7 @@ def largest(diagnosis: Diagnosis) -> list[KernelTime]:
     work = work[np.isin(work["kind"], [WORK_KINDS.index(kind) for kind in ("kernel", "memset")])]
     names, place, counts = np.unique(work["name"], return_inverse=True, return_counts=True)
     took_ns, found = np.bincount(place, work["end_ns"] - work["begin_ns"], len(names)), dict[str, KernelTime]()
-    beside, of = took_ns.sum() * 1e-9 > (1 + BESIDE) * _covered_s(diagnosis, work), defaultdict[str, list[int]](list)
+    beside, of = took_ns.sum() * 1e-9 > (1 + BESIDE) * _covered_s(work), defaultdict[str, list[int]](list)
     for at in np.argsort(-took_ns, kind="stable").tolist():
         own = name_of(diagnosis.trace, int(names[at]))
         name = "elementwise kernels" if ELEMENTWISE.match(name := family(own).name) else name
@@ -252,7 +279,7 @@ def largest(diagnosis: Diagnosis) -> list[KernelTime]:
         found[one.name] = one._replace(seconds=one.seconds + seconds, number=one.number + number)
         of[one.name].append(at)
     for name in sorted(found, key=lambda one: -found[one].seconds)[: MOST_BESIDE * beside]:
-        covered_s = _covered_s(diagnosis, work[np.isin(place, of[name])])
+        covered_s = _covered_s(work[np.isin(place, of[name])])
         found[name] = found[name]._replace(seconds=each(diagnosis, covered_s))
     return sorted(found.values(), key=lambda one: -one.seconds)
 

@@ -130,9 +130,12 @@ class Gaps(NamedTuple):
 
 
 def busiest(trace: Trace) -> int:
-    """The GPU with most work."""
-    devices, counts = np.unique(trace.work["device"], return_counts=True)
-    return int(devices[np.argmax(counts)]) if len(devices) else 0
+    """The GPU that works longest, without communication, which waits for others."""
+    devices, place = np.unique(trace.work["device"], return_inverse=True)
+    if len(devices) < 2:
+        return int(devices[0]) if len(devices) else 0
+    own = ~np.array(["nccl" in name.lower() for name in (*trace.names, "")])[trace.work["name"]]
+    return int(devices[np.argmax(np.bincount(place, (trace.work["end_ns"] - trace.work["begin_ns"]) * own))])
 
 
 def gaps_of(work: Table, device: int, begin_ns: int, end_ns: int) -> Gaps:

@@ -216,10 +216,11 @@ class Tokens:
         self.submits = self.first_ns < np.iinfo(np.int64).max
         self.names = trace.calls["name"].astype(np.int64)
         self.whole = self.names.copy()
-        for field in ("name", "blocks", "threads", "bytes"):
+        for field in ("name", "blocks", "threads", "bytes", "device"):
             np.add.at(self.whole, submitted["call"], _mixed(submitted[field].astype(np.int64)))
             self.whole = _mixed(self.whole)
-        np.add.at(self.names, submitted["call"], _mixed(submitted["name"].astype(np.int64)))
+        of = submitted["name"].astype(np.int64) << 8 | submitted["device"]
+        np.add.at(self.names, submitted["call"], _mixed(of))
         self.names = _mixed(self.names)
 
     def beside(self, calls: IntArray) -> IntArray:

@@ -29,7 +29,7 @@ from microbench.diagnosis.diagnosis import (
     each,
     window_of,
 )
-from microbench.diagnosis.gpu_use import fp32_s, gpu_use, on_managed_s, pages_s, unfilled_s, unfused_s
+from microbench.diagnosis.gpu_use import fp32_s, gpu_use, in_turn_s, on_managed_s, pages_s, unfilled_s, unfused_s
 from microbench.diagnosis.graph_use import graph_use, per_parameter
 from microbench.diagnosis.health import FEW_PIECES, HELD, MOST_UNKNOWN, WITHOUT
 from microbench.diagnosis.host_time import BACKWARD, BETWEEN, DOINGS, by_name, doing
@@ -158,6 +158,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         # One argument, so it comes before a graph.
         "diagnose.optimizer": math.inf if optimizer is not None and optimizer.share > 1 / 2 else 0.0,
         "diagnose.paused_steps": diagnosis.paused.seconds / diagnosis.paused.of if diagnosis.paused else 0.0,
+        "diagnose.in_turn": in_turn_s(diagnosis),
         "diagnose.unfilled": each(diagnosis, unfilled_s(diagnosis)),
         "diagnose.unfused": each(diagnosis, unfused_s(diagnosis)[0]) / 3,
         "diagnose.fp32": each(diagnosis, fp32_s(diagnosis)[0]) / 2,  # tensor cores leave less than half of it
@@ -364,7 +365,11 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     few = share > 1 - NEARLY_BUSY and diagnosis.steps is None
     if bound == "GPU-bound" and (few or max(unfilled_s(diagnosis) / idle.span_s, exposed) > WARNING):
         severity = "warning"
-    title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
+    which, of = "the GPU", f"{span} of {as_time(each(diagnosis, idle.span_s))}"
+    if np.ptp(diagnosis.trace.work["device"]):
+        which = f"GPU {idle.device}"
+        of = of if diagnosis.steps is not None else f"the {as_time(idle.span_s)} from its first work to its last"
+    title = f"{bound}: {which} works {percent(1 - share)} of {of}"
     step = diagnosis.step
     if bound == "GPU-bound" and 1 - share < BUSY and step is not None:
         title += f", and {percent(min(each(diagnosis, idle.busy_s) / step.unwatched_s, 1.0))} without the profiler"
@@ -994,7 +999,7 @@ def _longest_pauses(diagnosis: Diagnosis, idle: Idle) -> tuple[int, str]:
     trace, (window_ns, end_ns) = diagnosis.trace, window_of(diagnosis.trace, diagnosis.steps)
     gaps, said_ = gaps_of(trace.work, idle.device, window_ns, end_ns), list[str]()
     others = [RANGE_KINDS.index(kind) for kind in ("overhead", "driver", "annotation")]
-    code = trace.ranges[~np.isin(trace.ranges["kind"], others)]
+    code = trace.ranges[~np.isin(trace.ranges["kind"], others) & (trace.ranges["end_ns"] > trace.ranges["begin_ns"])]
     for begin_ns, until in idle.paused_ns[:LONGEST_PAUSES]:
         middle = (begin_ns + until) // 2
         call = int(np.append(trace.work["call"], NONE)[gaps.work[np.searchsorted(gaps.begin_ns, begin_ns)]])

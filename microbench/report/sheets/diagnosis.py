@@ -43,8 +43,9 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
     trace = diagnosis.trace
     gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     about = [trace.format, *([gpu] if gpu else [])]
-    if OTHERS in trace.unread and diagnosis.idle is not None:
-        about.append(f"GPU {diagnosis.idle.device}, of several")
+    gpus = len(set(trace.work["device"].tolist()))
+    if (OTHERS in trace.unread or gpus > 1) and diagnosis.idle is not None:
+        about.append(f"GPU {diagnosis.idle.device}, {f'one of {gpus}' if gpus > 1 else 'of several'}")
     return Screen(
         run=costs,
         blocks=(Block(plain(trace.source), tuple(about), tuple(lines)),),
