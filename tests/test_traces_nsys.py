@@ -153,7 +153,10 @@ def test_odd_values_where_numbers_should_be(value: object, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("texts", "why"), [
-    (["No CUDA events collected. Does the process use CUDA?"], "the process made no CUDA call, or its child did"),
+    (
+        ["No CUDA events collected. Does the process use CUDA?"],
+        "the process made no CUDA call, or ended with an error before one",
+    ),
     (
         ["Installed CUDA driver version (13.1) is not supported by this build", "No CUDA events collected. Does"],
         "this Nsight Systems is too old for the driver, 13.1: take a newer one",

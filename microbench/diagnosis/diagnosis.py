@@ -347,6 +347,10 @@ def _without_work(trace: Trace) -> UsageError:
         )
     why = next((what.removeprefix(UNRECORDED) for what in trace.lost if what.startswith(UNRECORDED)), "")
     again = "record CUDA activities (torch.profiler), or by nsys profile -t cuda the process that uses the GPU"
+    if trace.format == "Nsight Systems":
+        again = "see that the program itself ends well; then nsys profile -t cuda the process that uses the GPU"
+    elif trace.format == "XLA profiler":
+        again = "see that the program uses the GPU (nvidia-smi), and trace it again"
     return UsageError(f"{trace.source} has no work of a GPU{why}", again)
 
 

@@ -416,6 +416,11 @@ class ChromeReader:
                     f"{self._name} is a timeline of TensorFlow 1 on {where}: it has no calls of CUDA, and is not read",
                     "record by tf.profiler.experimental.start(FOLDER), and give its .xplane.pb",
                 )
+            if any(name.startswith(("/host:", "/device:")) for name in self._processes.values()):
+                why = "its program of TensorFlow or JAX ran on the CPU, or the profiler found no libcupti"
+                raise UsageError(
+                    f"{cause}: {why}", "see that the program uses the GPU (nvidia-smi), and trace it again"
+                )
             why = "nothing says what the GPU did"
             if OLD_GPU in self._processes:
                 why = "PyTorch's old profiler (torch.autograd) timed whole operators there, and no kernels"

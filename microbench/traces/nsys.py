@@ -125,8 +125,11 @@ NO_CUDA = (
         re.compile(r"CUDA driver version \(([\d.]{1,9})\) is not supported"),
         "this Nsight Systems is too old for the driver, {}: take a newer one",
     ),
-    (re.compile(r"CUDA profiling might have not been started"), "Nsight Systems could not start to record CUDA"),
-    (re.compile(r"No CUDA events collected"), "the process made no CUDA call, or its child did"),
+    (
+        re.compile(r"CUDA profiling might have not been started"),
+        "the program ended with an error before, or nsys could not record CUDA",
+    ),
+    (re.compile(r"No CUDA events collected"), "the process made no CUDA call, or ended with an error before one"),
 )
 
 
@@ -157,7 +160,8 @@ def _read(path: Path, begin_ns: int | None, end_ns: int | None) -> Trace:
         export.prepare()
         known = [table for table in TIMED if table in export.tables]
         if not known:
-            raise _refusal(path, "it has none of the tables of CUDA or NVTX")
+            cause = f"{path} has none of the tables of CUDA or NVTX: nothing of the GPU was recorded"
+            raise UsageError(cause, "record again by nsys profile -t cuda,nvtx the process that uses the GPU")
         window, unread = export.window(known, begin_ns, end_ns)
         return _Reader(export, window, unread).trace(path)
 
@@ -582,8 +586,9 @@ class _Reader:
         return own or dict(enumerate(otherwise))
 
     def gpus(self) -> dict[int, str]:
-        rows = islice(self.export.rows(GPUS, ("id", "name")), 1000)
-        return {number: _text(name)[:100] for number, name in rows if isinstance(number, int)}
+        number = "id" if "id" in self.export.tables.get(GPUS, ()) else "deviceId"  # before Nsight Systems 2021
+        rows = islice(self.export.rows(GPUS, (number, "name")), 1000)
+        return {device: _text(name)[:100] for device, name in rows if isinstance(device, int)}
 
     def versions(self) -> dict[str, str]:
         """Versions of the recorder and the driver. Other rows of these tables are not asked for."""

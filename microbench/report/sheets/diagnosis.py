@@ -9,7 +9,7 @@ from microbench.core.units import MISSING, as_time, counted, percent, plain, qua
 from microbench.diagnosis import ranks, stacks, words
 from microbench.diagnosis.diagnosis import Diagnosis, each
 from microbench.diagnosis.gpu_use import largest
-from microbench.diagnosis.idle import CAUSES, owners, said
+from microbench.diagnosis.idle import CAUSES, busiest, owners, said
 from microbench.diagnosis.owners import OPERATOR, OPERATORS
 from microbench.diagnosis.steps import REPEATED
 from microbench.diagnosis.window import OTHERS
@@ -41,7 +41,7 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
             found.remove(best)
             lines.insert(1, answer_line("next", f"{best.title}. {best.advice}", verdict="advice"))
     trace = diagnosis.trace
-    gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
+    gpu = trace.gpus.get(busiest(trace))
     about = [trace.format, *([gpu] if gpu else [])]
     gpus = len(set(trace.work["device"].tolist()))
     if (OTHERS in trace.unread or gpus > 1) and diagnosis.idle is not None:
