@@ -3043,3 +3043,20 @@ def test_gpus_that_work_one_after_another_are_told_apart() -> None:
         at_once[field] = np.tile(work[field][:12], 4)
     at_once = at_once[np.argsort(at_once["begin_ns"], kind="stable")]
     assert "diagnose.in_turn" not in rules(diagnose(replace(trace, work=at_once), costs()))
+
+
+def test_a_trace_that_is_too_short_says_what_most_of_its_work_is() -> None:
+    copies = Recorder()
+    for _ in range(2):
+        call = copies.call("cudaMemcpy", 3000)
+        memories = "pageable", "device"
+        copies.submit(call, "Memcpy HtoD (Pageable -> Device)", 900_000, kind="copy", memories=memories, size=1 << 22)
+    copies.launch("kernel", 200_000)
+    told = finding(diagnosed(copies), "diagnose.copies_alone")
+    assert told.title == "Copies from and to pageable memory are 90.0 % of the GPU's work"
+    small = Recorder()
+    small.launch("add", 1_440_000, blocks=1)
+    assert finding(diagnosed(small), "diagnose.unfilled").title.endswith(" for 100 % of the GPU's work")
+    large = Recorder()
+    large.launch("add", 1_440_000, blocks=5000)
+    assert rules(diagnosed(large)) == ["diagnose.health"]

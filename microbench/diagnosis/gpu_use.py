@@ -18,7 +18,7 @@ from microbench.diagnosis.diagnosis import Diagnosis, each, window_of
 from microbench.diagnosis.host_time import BETWEEN, ON_MANAGED
 from microbench.diagnosis.idle import FAULT_NS, busiest, gaps_of, said
 from microbench.diagnosis.kernel_names import ELEMENTWISE, OWN, family
-from microbench.diagnosis.recorded import layer_of
+from microbench.diagnosis.recorded import is_pageable, layer_of
 from microbench.traces.trace import NONE, WORK_KINDS, Table, migrates, name_of
 
 BoolArray = npt.NDArray[np.bool_]
@@ -43,7 +43,9 @@ LOWER = {
 
 def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Say that the driver moves managed memory, or that kernels use a small part of the GPU, if it takes long."""
-    if diagnosis.idle is not None:
+    if diagnosis.idle is None:
+        yield from _of_few(diagnosis)
+    else:
         yield from _in_turn(diagnosis)
         yield from _on_managed(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _migrations(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
@@ -51,6 +53,24 @@ def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield from _in_fp32(diagnosis, WORTH_A_LINE * diagnosis.idle.span_s)
         yield from _unfused(diagnosis, UNFUSED * diagnosis.idle.span_s)
         yield from _largest(diagnosis, diagnosis.idle.span_s)
+
+
+def _of_few(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Say what most of the GPU's work is, of a trace that is too short for a verdict."""
+    work, small = diagnosis.trace.work, _unfilling(diagnosis)
+    pageable = is_pageable(work) & (work["kind"] == WORK_KINDS.index("copy"))
+    works_s, copies_s = _covered_s(work), _covered_s(work[pageable])
+    if 2 * copies_s > works_s:
+        yield Finding(
+            rule="diagnose.copies_alone",
+            severity="advice",
+            title=f"Copies from and to pageable memory are {percent(copies_s / works_s)} of the GPU's work",
+            text="",
+            threshold="more than half of it, in a trace that is too short for a verdict",
+            advice="Pin the memory (cudaMallocHost, cudaHostRegister), or keep the data on the GPU",
+        )
+    elif 2 * _covered_s(work[small]) > works_s:
+        yield _alone(diagnosis, work[small], f"{percent(_covered_s(work[small]) / works_s)} of the GPU's work")
 
 
 def in_turn_s(diagnosis: Diagnosis) -> float:
@@ -164,6 +184,11 @@ def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     work = diagnosis.trace.work[_unfilling(diagnosis) & _in_window(diagnosis)]
     if not len(work) or (alone_s := unfilled_s(diagnosis)) <= least_s:  # all may have begun before the window
         return
+    yield _alone(diagnosis, work, _takes(diagnosis, alone_s))
+
+
+def _alone(diagnosis: Diagnosis, work: Table, takes: str) -> Finding:
+    """Name the kernel that takes most of this work, which uses a small part of the GPU."""
     names, which = np.unique(work["name"], return_inverse=True)
     most = np.argmax(np.bincount(which, weights=work["end_ns"] - work["begin_ns"]))
     first, name = work[which == most][0], name_of(diagnosis.trace, int(names[most]))
@@ -173,11 +198,11 @@ def _unfilled(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
         advice = f"Make blocks of whole warps: {WARP} threads or a multiple, better 128 or more"
     elif family(name).library != OWN:
         advice = "Give it more work at once: a larger batch, or several calls in one"
-    yield Finding(
+    return Finding(
         rule="diagnose.unfilled",
         severity="advice",
         title=f"{plain(name, LONGEST_NAME)} runs as {blocks} of {threads}: kernels that use a small part of the GPU "
-        f"are alone on it for {_takes(diagnosis, alone_s)}",
+        f"are alone on it for {takes}",
         text=f"A block runs on one multiprocessor, and most GPUs have tens of them. A warp has {WARP} threads.",
         threshold=f"kernels of at most {FEW_BLOCKS} blocks, or of less than a warp in a block, that last "
         f"{as_time(LONG_NS * 1e-9)} or more take {round_percent(WORTH_A_LINE)} of the time",

@@ -335,7 +335,7 @@ def _pageable(works: list[_Work]) -> bool:
 def _waiting_copies(trace: Trace) -> npt.NDArray[np.int64]:
     """The calls of pageable copies that wait for earlier work. CUDA keeps a small one to the GPU and returns, and now
     and then a larger one, which then begins long after."""
-    work = trace.work[_is_pageable(trace.work) & (trace.work["call"] != NONE)]
+    work = trace.work[is_pageable(trace.work) & (trace.work["call"] != NONE)]
     waits = (work["source"] == MEMORIES.index("device")) | (work["bytes"] > KEPT_BYTES)
     waits &= work["begin_ns"] - trace.calls["end_ns"][work["call"]] <= LONGEST_WAY_NS
     calls: npt.NDArray[np.int64] = np.unique(work["call"][waits])
@@ -520,7 +520,8 @@ def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64])
     return float(np.median(period_s)) if np.median(slopes) <= -PACED else None
 
 
-def _is_pageable(work: Table) -> npt.NDArray[np.bool_]:
+def is_pageable(work: Table) -> npt.NDArray[np.bool_]:
+    """Which copies are from or to pageable memory."""
     pageable = MEMORIES.index("pageable")
     result: npt.NDArray[np.bool_] = (work["source"] == pageable) | (work["target"] == pageable)
     return result
@@ -596,7 +597,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     """The calls that part a step into several graphs, the most frequent first."""
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
     work = trace.work[trace.work["call"] != NONE]
-    staged = set(work["call"][_is_pageable(work)].tolist())
+    staged = set(work["call"][is_pageable(work)].tolist())
     to_gpu = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == MEMORIES.index("device"))
     copies_in = set(work["call"][to_gpu & (work["source"] != MEMORIES.index("device"))].tolist())
     launches = np.unique(work["call"][work["kind"] == WORK_KINDS.index("kernel")])
