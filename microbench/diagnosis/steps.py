@@ -514,7 +514,9 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     ]
     if not marked:  # a break between two phases is no step
         apart_ns = np.diff(begins_ns)
-        runs = np.split(np.arange(len(begins)), np.flatnonzero(apart_ns > LONGEST * np.median(apart_ns)) + 1)
+        pairs_ns = (apart_ns[1:] + apart_ns[:-1]) / 2  # two streams may begin a step each at the same time
+        usual_ns = max(np.median(apart_ns), np.median(pairs_ns)) if len(pairs_ns) else np.median(apart_ns)
+        runs = np.split(np.arange(len(begins)), np.flatnonzero(apart_ns > LONGEST * usual_ns) + 1)
         longest = max(runs, key=len)
         begins, begins_ns = begins[longest], begins_ns[longest]
     if edges_ns is not None:
