@@ -190,7 +190,7 @@ def calls_lost(program: Program, seed: random.Random) -> str:
         program.rows, np.flatnonzero(np.isin(program.rows[:, CALL], program.rows[some, CALL])
                                      & (program.rows[:, KIND] == Category.RUNTIME)), axis=0,
     )  # fmt: skip
-    return WRONG
+    return TRUE if program.busy else WRONG  # a busy GPU is busy whatever submitted its work
 
 
 def calls_overlap(program: Program, seed: random.Random) -> str:
