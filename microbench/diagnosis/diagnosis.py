@@ -269,9 +269,7 @@ def diagnose(
         steps, paused = usual_steps(trace, steps, device)
     if paused is not None:
         health, stopped, found = _idle(trace, steps, device, moved)
-    typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
-    if typical is not None and found is not None and steps is not None and not steps.recur:
-        typical = msgspec.structs.replace(typical, pauses_s=found.pauses_s / steps.count)  # none stands for the others
+    typical = _typical(trace, steps, device, found) if steps is not None else None
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     known, given = None, None
     if step_s is not None and steps is not None and typical is not None:
@@ -328,6 +326,18 @@ def diagnose(
         batched=batched(typical, fit) if typical is not None else {},
         paused=paused,
     )
+
+
+def _typical(trace: Trace, steps: Steps, device: int, found: Idle | None) -> Recorded | None:
+    """The step as it was recorded, as far as the idle time allows what it says of the host."""
+    typical = recorded(trace, steps, layer_of(trace), device)
+    if typical is None or found is None:
+        return typical
+    if not steps.recur:  # none stands for the others
+        typical = msgspec.structs.replace(typical, pauses_s=found.pauses_s / steps.count)
+    if found.idle_s < (1 - BUSY) * found.span_s:  # it waits for the GPU
+        typical = msgspec.structs.replace(typical, paced_s=None)
+    return typical
 
 
 def _without_work(trace: Trace) -> UsageError:

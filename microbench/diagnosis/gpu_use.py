@@ -30,7 +30,9 @@ FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
 LONGEST_NAME = 60
 BESIDE, MOST_BESIDE = 0.01, 30  # of kernels' time runs side by side; the families whose own time is then found
 # Products of libraries that compute in FP32 without tensor cores, and GPUs whose tensor cores have no TF32.
-IN_FP32 = re.compile(r"(?:ampere|volta|turing)_sgemm_|_simt_sgemm_|xmma_\w+_f32f32_f32f32_f32_|_ffma_")
+IN_FP32 = re.compile(
+    r"(?:ampere|volta|turing)_sgemm_|_simt_sgemm_|xmma_\w+_f32f32_f32f32_f32_|_ffma_|fmha_cutlass[FB]_f32_"
+)
 UNFUSED = 0.2  # of the time is worth fusing
 WITHOUT_TF32 = re.compile(r"V100|T4\b|TITAN|RTX 20\d0\b|Quadro RTX")
 WITHOUT_TENSOR_CORES = re.compile(r"GTX|P100|P40|T[4-9]00\b|T1000|MX\d")

@@ -58,6 +58,9 @@ LONGEST_WAY_NS = 20_000
 # kernel that takes so many times as long as launches do loads its code.
 LONGEST_CALL_NS, LOADS = 500_000, 100
 # A graph of many kernels takes long to launch each time.
+# Work that begins at most so many times the shortest time behind its call was not queued before: the call came late. A
+# launch takes no longer to arrive than this.
+NEAR, USUAL_WAY_NS = 1.25, 8_000
 FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls", "profiler")
 # Operators that compute by cuBLAS or cuDNN. Before their first launch these libraries are loaded, and choose kernels.
 BY_LIBRARY, LIBRARY_NS = re.compile(r"aten::\w*(?:conv|mm\b|matmul|linear|attention)"), 5_000_000
@@ -178,6 +181,7 @@ COMPILING = re.compile(
     r"\.py|triton/compiler/|numba/core/compiler|cupy/cuda/compiler\.py|nvrtc|\(dynamo_timed\)$",
     re.IGNORECASE,
 )
+CODE = ("ModuleLoad", "LibraryLoad", "cuLink")  # calls that take what a compiler has made
 HELD_BACK, UNCALLED, TOUCHED, LOOPED = -2, -3, -4, -5
 UNNAMED = {
     HELD_BACK: "work held back in its queue", UNCALLED: "work without a recorded call", TOUCHED: MANAGED,
@@ -200,12 +204,19 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
     loads, graphs = _loads(trace), np.array(["GraphLaunch" in name for name in (*trace.names, "")])
     between_ns = np.zeros(len(gaps.begin_ns))
+    loads_code = np.array([any(one in name for one in CODE) for name in (*trace.names, "")])
     by_library = np.array([bool(BY_LIBRARY.match(name)) for name in (*trace.names, "")])
     half_ns, first_use_ns, waited_ns = np.median(begins_ns) if len(begins_ns) else 0, 0, 0
     for pieces in stretches(trace, gaps):
         length_ns = pieces.end_ns - pieces.begin_ns
         first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE]) & (pieces.end_ns <= half_ns)
         first &= (length_ns > LONGEST_CALL_NS) & ~graphs[pieces.call]
+        at = np.minimum(np.searchsorted(trace.calls["begin_ns"], pieces.end_ns), max(len(trace.calls) - 1, 0))
+        compiles = np.zeros(len(at), bool)
+        if len(trace.calls):
+            compiles = loads_code[trace.calls["name"][at]] & (pieces.cause == CAUSES.index(BETWEEN))
+            compiles &= length_ns > LONGEST_CALL_NS
+        first |= compiles
         loading = by_library[np.maximum(pieces.name, NONE)] & (pieces.cause == CAUSES.index(BETWEEN))
         first |= loading & (length_ns > LIBRARY_NS) & np.isin(pieces.end_ns, trace.calls["begin_ns"])
         within = np.searchsorted(loads["begin_ns"], pieces.begin_ns, "right") - 1
@@ -317,9 +328,11 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
         own = threads == thread
         begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
         returned = np.where(behind[own], ends, trace.calls["end_ns"][call[own]])
-        until = np.clip(returned, begins, ends)
+        until, way_ns = np.clip(returned, begins, ends), ends - returned
         yield _until_call(trace, handed_on(trace, thread, known), begins, until)
-        yield from _behind_call(trace, returned > begins, held[own], until, ends)
+        shortest_ns = np.percentile(np.append(way_ns[way_ns > 0], LONGEST_WAY_NS), 1)
+        on_the_way = (returned > begins) | (way_ns <= NEAR * shortest_ns) & (shortest_ns <= USUAL_WAY_NS)
+        yield from _behind_call(trace, on_the_way, held[own], until, ends)
 
 
 def _alike(begins_ns: IntArray, ends_ns: IntArray, cause: Cause, name: int = NONE) -> Stretches:

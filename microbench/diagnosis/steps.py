@@ -36,6 +36,7 @@ MANY, DENSE = 5, 0.8  # so many annotated steps are enough if they follow one an
 NEARLY_ALL = 0.9  # of the GPU's work is in a single region
 STEPS_ALIKE = 0.5  # steps of which less recurs are no steps that a graph could replace
 MINORITY = 0.5  # calls that repeat and have less of the kernels' time are the steps if no others have more
+MOST_TRIES = 8  # parts that repeat and are too little to be the program
 AHEAD = 33  # a step may make the same call fewer than this many times
 MOST_SHAPES = 16  # steps of this many kinds may take turns
 SAME = 0.01  # shares of equal calls that differ by less are the same
@@ -352,18 +353,38 @@ def _repeated_at(trace: Trace, tokens: Tokens, places: IntArray) -> list[Found]:
         if more >= 2 * fewer > 0 and more % fewer == 0 and len(np.unique(step)) >= DIFFERENT:
             return parts
     submits = places[tokens.submits[places]]
+    if whole and (alone := _alone_in(trace, tokens, looks, submits, whole[0].begins)):
+        return alone
     if whole or parts or len(submits) in (len(places), np.count_nonzero(~looks[places])):  # the same calls as before
         return whole or parts
     return [
         one for one in _repeating(trace, tokens, looks, submits)
         if np.diff(np.searchsorted(submits, one.begins))[:1].sum() * len(one.begins) >= LIKE * len(submits)
+        or _kernel_share(trace, one) >= LIKE
     ]  # fmt: skip
 
 
-def _repeating(trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], places: IntArray) -> list[Found]:
+def _alone_in(
+    trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], submits: IntArray, begins: IntArray
+) -> list[Found]:
+    """What repeats by the calls that submit work, if each of the steps that begin there is several of it, and each of
+    these copies something to the host: then others of the program's calls differ from one to the next."""
+    alone = _repeating(trace, tokens, looks, submits)
+    if not alone or len(alone[0].begins) < 2:
+        return []
+    several, one = (np.median(np.diff(np.searchsorted(submits, each))) for each in (begins, alone[0].begins))
+    copies = np.unique(trace.work["call"][to_host(trace.work) & (trace.work["call"] != NONE)])
+    each_copies = (np.diff(np.searchsorted(copies, alone[0].begins)) > 0).all()
+    return alone if several >= 2 * one > 0 and several % one == 0 and each_copies else []
+
+
+def _repeating(
+    trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], places: IntArray, tries: int = MOST_TRIES
+) -> list[Found]:
     """The longest stretch of the calls at these places that repeat, cut behind the wait or at the pause that comes once
     in each step.
 
+    Of calls that repeat and are too little of the program, the larger part beside them is looked at, ``tries`` times.
     Where streams wait for each other, the cut is where as few of them as possible are between an event and the work
     that waits for it. Where long pauses come after every so many repetitions, these are one step.
     """
@@ -382,8 +403,11 @@ def _repeating(trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], place
         if length is None:
             continue
         begin, end = _stretch(values, length)
-        if begin == end or not _is_most(trace, places[begin], places[end - 1]):
+        if begin == end:
             continue
+        if not _is_most(trace, places[begin], places[end - 1]):
+            rest = max(places[:begin], places[end:], key=len)
+            return _repeating(trace, tokens, looks, rest, tries - 1) if tries else []
         length *= _between_pauses(pauses_ns[begin:end], length)
         offsets = range(begin, begin + min(length, (end - begin) // FEWEST))
         if not offsets:
@@ -528,6 +552,10 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0) or np.any(np.diff(begins) <= 0):  # one has no call
         return None
     each_ns = np.diff(begins_ns)
+    own = trace.work[(trace.work["call"] >= begins[0]) & (trace.work["call"] < begins[-1])]
+    longest_ns = (own["end_ns"] - own["begin_ns"]).max(initial=0)
+    if not marked and len(each_ns) <= FEWEST + 1 and longest_ns > np.median(each_ns):
+        return None  # a few of a queue that is not yet full: their work ends far behind them
     odd = next((count for count in range(1, MOST_ODD + 1) if _is_odd(each_ns[:count], each_ns[count:])), 0)
     made = _made(tokens, begins_ns[odd:], begins[odd:].astype(np.int64), found, name)
     if not odd:

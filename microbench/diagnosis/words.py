@@ -899,6 +899,8 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
     own = ~np.isin(trace.ranges["kind"], [RANGE_KINDS.index(kind) for kind in ("overhead", "driver")])
     before = trace.ranges[own & (trace.ranges["end_ns"] <= first_ns)]
+    by_range, calls = len(before) > 0, trace.calls[trace.calls["end_ns"] <= first_ns]
+    before = before if by_range else calls
     if not len(before):
         return
     begin_ns, lasts_ns = int(before["begin_ns"].min()), before["end_ns"] - before["begin_ns"]
@@ -909,7 +911,7 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
         if at_ns >= until_ns.get((name, thread), at_ns):  # a function that calls itself has its time once
             named[name], until_ns[name, thread] = named[name] + ns, at_ns + ns
     (most, most_ns), *_ = named.most_common(1)
-    if most_ns > (last_ns - first_ns) * (1 if steps is not None else WARNING):
+    if most_ns > (last_ns - first_ns) * (1 if steps is not None or not by_range else WARNING):
         yield Finding(
             rule="diagnose.before",
             severity="warning",
