@@ -3016,8 +3016,26 @@ def test_the_layers_of_a_single_backward_pass_are_no_steps() -> None:
     assert found.count > 6
     calls = trace.calls.copy()
     calls["thread"][forward:] = 1
-    threads = (*trace.threads, Thread(process=trace.threads[0].process, number=2, name="pt_autograd_0"))
-    assert find_steps(replace(trace, calls=calls, threads=threads)) is None
+    first, process = trace.threads[0], trace.threads[0].process
+    named = (first, Thread(process=process, number=2, name="pt_autograd_0"))
+    assert find_steps(replace(trace, calls=calls, threads=named)) is None
+    worker = find_steps(replace(trace, calls=calls, threads=(first, Thread(process=process, number=2))))
+    assert worker is not None, "a loop of another thread behind a warm-up"
+
+
+def test_a_backward_pass_without_a_name_has_as_many_layers_as_the_forward_pass() -> None:
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(6):
+            made.launch(f"forward_{kernel}", 20_000)
+    forward = len(made.calls)
+    for _ in range(12):
+        for kernel in range(10):
+            made.launch(f"backward_{kernel}", 20_000)
+    trace = made.trace()
+    calls = trace.calls.copy()
+    calls["thread"][forward:] = 1
+    assert find_steps(replace(trace, calls=calls)) is None
 
 
 def test_gpus_that_work_one_after_another_are_told_apart() -> None:
@@ -3072,3 +3090,95 @@ def test_steps_of_two_streams_that_begin_in_pairs_are_steps() -> None:
     found = find_steps(made.trace())
     assert found is not None
     assert found.count >= 15
+
+
+def test_a_slow_library_in_each_step_is_no_start_up() -> None:
+    made = Recorder()
+    for step in range(12):
+        with made.range("aten::cudnn_convolution"):
+            made.runs(8_000_000)
+            made.launch("convolution", 20_000)
+        for kernel in range(9):
+            made.launch(f"kernel_{kernel}_{step % 5}", 3000)
+    assert diagnosed(made).bound == "host-bound"
+
+
+def test_an_empty_last_mark_takes_no_step_away() -> None:
+    made = Recorder()
+    for step in range(3):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            made.runs(20_000)
+            made.launches(12 * (step < 2))
+    made.wait("cudaDeviceSynchronize")
+    found = diagnosed(made)
+    assert (found.steps.found, found.steps.count) == ("annotations", 2)
+
+
+def test_a_profiler_that_writes_in_each_step_is_not_what_the_step_waits_for() -> None:
+    made = Recorder()
+    for step in range(8):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            for kernel in range(12):
+                made.launch(f"kernel_{kernel}", 100_000)
+            with made.range("Activity Buffer Request", "overhead"):
+                made.runs(40_000_000)
+    found = diagnosed(made)
+    assert found.idle.causes["profiler"] > 0.9 * found.idle.idle_s
+    assert found.bound == "GPU-bound"
+
+
+def test_a_copy_without_a_length_has_no_rate() -> None:
+    made = Recorder()
+    made.submit(made.call("cudaMemcpy", 3000), "Memcpy HtoD", 0, kind="copy", size=1 << 24)
+    assert dict(words.each_longest(made.trace()))["GPU works"] == ["Memcpy HtoD 0 s"]
+
+
+def test_launches_that_come_late_are_no_device_gaps() -> None:
+    """Each arrives as long behind its call as a launch at an idle GPU does, although its call returned a moment before
+    the kernel ahead of it had ended."""
+    made = Recorder()
+    for _ in range(200):
+        call = made.call("cuLaunchKernel", 3000)
+        made.submit(call, "kernel", 3500)
+        made.now_ns = made.ends_ns[7] - 100 - 3000
+    found = diagnosed(made)
+    assert found.bound == "launch-bound"
+    assert found.idle.causes["launch latency"] > 10 * found.idle.causes["device gaps"]
+
+
+def test_iterations_behind_equal_kernels_and_with_other_calls_between_are_steps() -> None:
+    made = Recorder()
+    for _ in range(600):
+        made.launch("prepares", 1000)
+    for step in range(60):
+        for _ in range(step % 3):
+            made.call("cuPointerGetAttribute", 500)
+        made.launch("solves", 900_000)
+        made.launch("sums", 100_000)
+        call = made.call("cuMemcpyDtoHAsync", 1000)
+        made.submit(call, "Memcpy DtoH", 1000, kind="copy", memories=("device", "pinned"), size=8)
+        made.wait()
+    found = find_steps(made.trace())
+    assert found is not None
+    assert found.count > 50
+    assert found.step_s == pytest.approx(1e-3, rel=0.05)
+
+
+def test_a_few_steps_that_are_shorter_than_their_kernels_are_no_steps() -> None:
+    made = Recorder()
+    for _ in range(4):
+        call = made.call("cudaMemcpyAsync", 3000)
+        memories = "pinned", "device"
+        made.submit(call, "Memcpy HtoD", 11_000_000, kind="copy", memories=memories, size=1 << 24, stream=8)
+        made.submit(made.call("cudaLaunchKernel", 3000), "busy", 34_000_000)
+    assert find_steps(made.trace()) is None
+
+
+def test_a_compiler_before_loads_is_the_programs_start() -> None:
+    made = Recorder()
+    for kernel in range(12):
+        made.launch(f"kernel_{kernel}", 3000)
+        made.runs(60_000_000)
+        made.call("cuLinkCreate", 5000)
+        made.call("cuModuleLoadData", 20_000)
+    assert diagnosed(made).bound == "start-up"

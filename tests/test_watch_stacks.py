@@ -524,3 +524,30 @@ def test_a_program_that_gives_the_lock_up_for_moments_is_sampled_all_the_same(pl
     trace = only(place.recorded(text, tmp_path, how=STACKS))
     assert trace.samples is not None
     assert trace.samples.taken > 30
+
+
+@pytest.mark.parametrize("how", [How(window_s=0.05, every_s=30, stacks=True), How(for_s=0.05, whole=True, stacks=True)])
+def test_a_program_whose_libraries_end_later_than_python_ends_well(place: Place, tmp_path: Path, how: How) -> None:
+    """The thread of samples still runs then, and asks a Python that is gone for nothing."""
+    (tmp_path / "slow.c").write_text(
+        "#include <unistd.h>\n__attribute__((destructor)) static void ends(void) { usleep(150000); }\n"
+    )
+    library = tmp_path / "slow.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "slow.c"], check=True)
+    text = f"import ctypes, time, torch\nctypes.CDLL({str(library)!r})\ntorch.steps(2)\ntime.sleep(0.13)\n"
+    for number in range(3):
+        (folder := tmp_path / str(number)).mkdir()
+        assert place.recorded(text, folder, how=how).code == 0
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="its modules may not be loaded twice")
+def test_samples_go_on_behind_a_subinterpreter(place: Place, tmp_path: Path) -> None:
+    """A call that waited in its queue is lost with it."""
+    spin = "import time\nuntil = time.thread_time() + 0.05\nwhile time.thread_time() < until: pass"
+    text = f"import torch, time\nfrom test.support import run_in_subinterp\nrun_in_subinterp({spin!r})\n"
+    text += "import ctypes\nnothing = ctypes.CDLL(None).getppid\nfor _ in range(100):\n    torch.catch_up()\n"
+    text += "    torch.steps(1)\n    until = time.thread_time() + 0.004\n    while time.thread_time() < until:\n"
+    text += "        nothing()\n        for _ in range(5000): pass\n"
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    assert trace.samples is not None
+    assert trace.samples.taken > 50

@@ -446,10 +446,11 @@ def _bound(
     recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
     works_s = found.busy_s - found.exposed_s
     least = ENOUGH if step is None else NEARLY_BUSY
-    if works_s >= least * found.span_s and (step is None or works_s >= BUSY * (found.span_s - recorder_s)):
+    span_s = found.span_s - found.causes["profiler"]
+    if works_s >= least * span_s and (step is None or works_s >= BUSY * (span_s - recorder_s)):
         if found.copies_s > found.busy_s / 2:
             return "copy-bound"
-        if step is not None or works_s - found.copies_s >= MOSTLY * found.span_s:
+        if step is not None or works_s - found.copies_s >= MOSTLY * span_s:
             return "GPU-bound"
     if step is None and _starts(found):
         return "start-up"

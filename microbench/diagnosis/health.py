@@ -172,8 +172,9 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             HELD, len(work), held, "what held them back is not in the trace",
             ("prediction",),
             f"In {percent(held)} of the time work waits in its queue while this program runs nothing on the GPU: "
-            "probably another program uses it, or the driver submits in batches, as under Windows and WSL",
-            "`nvidia-smi` shows who uses the GPU. Record again while the program has it alone",
+            "probably another program uses it",
+            "`nvidia-smi` shows who uses the GPU. Record again while the program has it alone. Under Windows and WSL "
+            "the driver may submit in batches",
         )  # fmt: skip
     yield from _overlaps(trace, works_s)
     late, late_ns = _unawaited(trace)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from microbench.core.units import counted
 from microbench.diagnosis.events import stream_waits
+from microbench.diagnosis.host_time import AUTOGRAD
 from microbench.diagnosis.turns import LONGEST, Turns, calling, is_file, iteration, loops_of
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
 
@@ -36,6 +37,7 @@ MANY, DENSE = 5, 0.8  # so many annotated steps are enough if they follow one an
 NEARLY_ALL = 0.9  # of the GPU's work is in a single region
 STEPS_ALIKE = 0.5  # steps of which less recurs are no steps that a graph could replace
 MINORITY = 0.5  # calls that repeat and have less of the kernels' time are the steps if no others have more
+MOST_UNLIKE = 2  # layers more or less that a backward pass has than the forward pass before it
 MOST_TRIES = 8  # parts that repeat and are too little to be the program
 AHEAD = 33  # a step may make the same call fewer than this many times
 MOST_SHAPES = 16  # steps of this many kinds may take turns
@@ -122,7 +124,7 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
         steps = steps if steps.likeness >= REPEATED else None  # such as a compiler's, whose turns are no steps
     part = None
     if steps is None or (steps.count < FEWEST and not steps.calls_of):
-        part = _first(trace, tokens, [one for one in _repeated(trace, tokens) if not _is_backward(trace, one)])
+        part = _first(trace, tokens, [one for one in _repeated(trace, tokens) if not _is_backward(trace, tokens, one)])
     steps = steps or part or _first(trace, tokens, _annotated(trace, tokens, single=True))
     if steps is None:
         return None
@@ -188,8 +190,10 @@ def _called(trace: Trace, asked: str) -> list[Found]:
     if not len(ranges):
         return []
     outermost = np.append(True, ranges["begin_ns"][1:] >= np.maximum.accumulate(ranges["end_ns"])[:-1])
-    begins_ns, ended = ranges["begin_ns"][outermost], marked and np.count_nonzero(outermost) < FEWEST
-    if ended:  # one or two have an end of their own
+    begins_ns, count = ranges["begin_ns"][outermost], np.count_nonzero(outermost)
+    behind = ranges["end_ns"].max() <= trace.calls["begin_ns"][-1]
+    ended = marked and (count < FEWEST or (count <= MOST_ENDED and behind))
+    if ended:  # a few have an end of their own
         begins_ns = np.append(begins_ns, ranges["end_ns"].max())
     begins = np.minimum(np.searchsorted(trace.calls["begin_ns"], begins_ns), len(trace.calls) - 1)
     begins, place = np.unique(begins, return_index=True)
@@ -277,7 +281,9 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
         apart = np.all(ranges["begin_ns"][1:] >= ranges["end_ns"][:-1])
         covered = float((ranges["end_ns"] - ranges["begin_ns"]).sum()) / max(span_ns, 1)
         begins_ns, few = ranges["begin_ns"], len(places) < FEWEST
-        ended = few or (len(places) <= MOST_ENDED and ranges["end_ns"][-1] <= trace.calls["begin_ns"][-1])
+        works = (at_ns >= begins_ns[-1]) & (at_ns < ranges["end_ns"][-1])  # the last one
+        ended = len(places) <= MOST_ENDED and ranges["end_ns"][-1] <= trace.calls["begin_ns"][-1] and works.any()
+        ended |= few
         if ended:
             begins_ns = np.append(begins_ns, ranges["end_ns"][-1])
         numbered = name != name_of(trace, int(ranges["name"][0])) or name.startswith(OPTIMIZER)
@@ -287,10 +293,10 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
             continue  # it does not hold half of the work
         place = np.maximum(np.searchsorted(ranges["begin_ns"], at_ns, "right") - 1, 0)
         inside = (at_ns >= ranges["begin_ns"][place]) & (at_ns < ranges["end_ns"][place])
-        works = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1)
+        share = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1)
         whole_ns = ranges["end_ns"][-1] - ranges["begin_ns"][0]
         dense = len(places) >= MANY and (ranges["end_ns"] - ranges["begin_ns"]).sum() >= DENSE * whole_ns
-        if works >= (NEARLY_ALL if single else LARGE) and (dense or max(covered, works) >= COVERED):
+        if share >= (NEARLY_ALL if single else LARGE) and (dense or max(covered, share) >= COVERED):
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
             begins = np.minimum(begins, len(trace.calls) - 1)
             submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins[: len(places)]))
@@ -315,16 +321,22 @@ def _repeated(trace: Trace, tokens: Tokens) -> list[Found]:
     return found
 
 
-def _is_backward(trace: Trace, one: Found) -> bool:
+def _is_backward(trace: Trace, tokens: Tokens, one: Found) -> bool:
     """Whether these are the layers of a single backward pass of PyTorch: all from a thread of its own, while another
-    thread has submitted much of the kernels' time before, and nothing among them."""
-    first, last = one.begins[[min(1, len(one.begins) - 1), -1]]  # the first may begin before
+    thread has submitted much of the kernels' time before, and nothing among them. That thread is named so, or what the
+    other one has submitted are as many layers."""
+    first, last = one.begins[[min(1, len(one.begins) - 1), -1]].tolist()  # the first may begin before
     threads = np.unique(trace.calls["thread"][first:last])
     if trace.format != "PyTorch profiler" or len(threads) != 1:
         return False
     kernels = trace.work[(trace.work["kind"] == WORK_KINDS.index("kernel")) & (trace.work["call"] != NONE)]
     lasts, others = kernels["end_ns"] - kernels["begin_ns"], trace.calls["thread"][kernels["call"]] != threads[0]
-    return bool(lasts[others & (kernels["call"] < first)].sum() > LARGE * lasts.sum())
+    if lasts[others & (kernels["call"] < first)].sum() <= LARGE * lasts.sum():
+        return False
+    if AUTOGRAD in trace.threads[threads[0]].name:
+        return True
+    before = _repeating(trace, tokens, _waits(trace), np.flatnonzero(tokens.submits[:first]), least=0.0)
+    return bool(before) and abs(len(before[0].begins) - len(one.begins)) <= MOST_UNLIKE
 
 
 def _kernel_share(trace: Trace, one: Found) -> float:
@@ -379,8 +391,9 @@ def _alone_in(
 
 
 def _repeating(
-    trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], places: IntArray, tries: int = MOST_TRIES
-) -> list[Found]:
+    trace: Trace, tokens: Tokens, looks: npt.NDArray[np.bool_], places: IntArray, tries: int = MOST_TRIES,
+    least: float = LARGE,
+) -> list[Found]:  # fmt: skip
     """The longest stretch of the calls at these places that repeat, cut behind the wait or at the pause that comes once
     in each step.
 
@@ -405,9 +418,9 @@ def _repeating(
         begin, end = _stretch(values, length)
         if begin == end:
             continue
-        if not _is_most(trace, places[begin], places[end - 1]):
+        if not _is_most(trace, places[begin], places[end - 1], least):
             rest = max(places[:begin], places[end:], key=len)
-            return _repeating(trace, tokens, looks, rest, tries - 1) if tries else []
+            return _repeating(trace, tokens, looks, rest, tries - 1, least) if tries else []
         length *= _between_pauses(pauses_ns[begin:end], length)
         offsets = range(begin, begin + min(length, (end - begin) // FEWEST))
         if not offsets:
@@ -420,7 +433,7 @@ def _repeating(
     return found
 
 
-def _is_most(trace: Trace, first: int, last: int) -> bool:
+def _is_most(trace: Trace, first: int, last: int, least: float) -> bool:
     """Whether the calls from ``first`` to ``last`` are enough of the program to hold its steps: they submit a large
     part of the work of their GPUs, and a kernel unless they take that part of the time."""
     work, calls = trace.work[trace.work["call"] != NONE], trace.calls
@@ -428,8 +441,8 @@ def _is_most(trace: Trace, first: int, last: int) -> bool:
     theirs, kernels = np.isin(work["device"], work["device"][inside]), work["kind"] == WORK_KINDS.index("kernel")
     span_ns = calls["end_ns"][last] - calls["begin_ns"][first]
     runs = not kernels.any() or bool(kernels[inside].any())
-    long = bool(span_ns >= LARGE * (calls["end_ns"].max() - calls["begin_ns"][0]))
-    return bool(lasts[inside].sum() >= LARGE * lasts[theirs].sum()) and (runs or long)
+    long = bool(span_ns >= least * (calls["end_ns"].max() - calls["begin_ns"][0]))
+    return bool(lasts[inside].sum() >= least * lasts[theirs].sum()) and (runs or long)
 
 
 def to_host(work: Table) -> npt.NDArray[np.bool_]:

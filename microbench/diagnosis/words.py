@@ -187,7 +187,7 @@ def each_longest(trace: Trace) -> Iterator[tuple[str, list[str]]]:
         said = []
         for name, ns, often, moved in _longest(trace, table)[:MOST_SHOWN]:
             copied = name.startswith("Mem")
-            rate = f" at {quantity(moved / ns * 1e9, 'B/s')}" if copied and moved > often * LARGE else ""
+            rate = f" at {quantity(moved / ns * 1e9, 'B/s')}" if copied and ns and moved > often * LARGE else ""
             name = name if copied else plain(family(name).name)
             said.append(f"{name} {as_time(ns * 1e-9)}{rate}{f', {often} times' * (often > 1)}")
         yield what, said
@@ -268,6 +268,8 @@ def _largest_cause(diagnosis: Diagnosis) -> Iterator[Finding]:
     cause = max(idle.causes, key=lambda one: idle.causes[one])
     place = next((f", most in {plain(one.name, LONGEST_NAME)}" for one in idle.places if one.cause == cause), "")
     title, change = f"The GPU idles most for {cause_words(diagnosis, cause)}{place}", "`--timeline` shows where"
+    if cause == "profiler":
+        change = "Record fewer steps, or fewer kinds of events, so that its buffers are not written among them"
     if cause == "unknown":
         title = f"Work waits in its queue for {as_time(each(diagnosis, idle.causes[cause]))} while the GPU does nothing"
         change = "Another program, or the display, may have the GPU then: `nvidia-smi` shows who uses it"

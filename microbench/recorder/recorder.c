@@ -631,16 +631,19 @@ static const Wanted PYTHONS[] = {
  * it up often, and takes it back before another thread wakes up, keeps others waiting for as long as it likes. So Python
  * calls this in its main thread, between two of its instructions, and there the lock is left to the thread of samples. */
 
-enum { LEFT_NS = 500000 };
+enum { LEFT_NS = 500000, FIRST_AGAIN_NS = 100000000 };
 static _Atomic uint32_t lock_wanted, lock_left_ns; /* and for how long it was left the last time */
-static _Atomic bool lock_queued;
+static _Atomic uint64_t lock_again_ns;             /* when Python is asked again although it has not answered */
+static uint64_t lock_apart_ns = FIRST_AGAIN_NS;
+static bool lock_ended = true; /* Python may be gone */
+static pthread_mutex_t lock_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static int leave_lock(void *unused) {
     struct timespec left = {0, LEFT_NS};
     uint64_t began_ns;
     void *thread;
     (void)unused;
-    lock_queued = false;
+    lock_again_ns = 0;
     if (!lock_wanted || getpid() != process) return 0;
     began_ns = monotonic_ns();
     thread = python.save_thread();
@@ -652,13 +655,31 @@ static int leave_lock(void *unused) {
 
 static const char *find(void *library, const Wanted *wanted, size_t count);
 
+/* A call that waits in a subinterpreter is lost with it, so Python is asked again, less and less often. */
 static void want_lock(void) {
     static bool found, absent;
     if (!found) absent = find(RTLD_DEFAULT, PYTHONS, COUNT(PYTHONS)) != NULL;
     found = true;
     if (absent) return;
-    lock_wanted = 1;
-    if (!atomic_exchange(&lock_queued, true) && python.add_pending_call(leave_lock, NULL)) lock_queued = false;
+    pthread_mutex_lock(&lock_mutex);
+    if (!lock_ended && python.is_initialized()) {
+        uint64_t now_ns = monotonic_ns(), again_ns = lock_again_ns;
+        lock_wanted = 1;
+        if (now_ns >= again_ns) {
+            lock_apart_ns = again_ns ? 2 * lock_apart_ns : FIRST_AGAIN_NS;
+            lock_again_ns = now_ns + lock_apart_ns;
+            if (python.add_pending_call(leave_lock, NULL)) lock_again_ns = 0;
+        }
+    }
+    pthread_mutex_unlock(&lock_mutex);
+}
+
+/* The thread of samples begins, or Python ends: then nothing is asked of it any more. */
+EXPORTED void microbench_samples(int begin) {
+    if (getpid() != process) return;
+    pthread_mutex_lock(&lock_mutex);
+    lock_ended = !begin;
+    pthread_mutex_unlock(&lock_mutex);
 }
 
 /* The thread of samples has Python's lock. Returns for how long the main thread was without it for the last sample. */

@@ -226,6 +226,7 @@ class Sampler:
         self._shared, self._main_thread = shared, main_thread
         self._asked, self._write = library.microbench_asked, library.microbench_give_samples
         self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
+        self._begins = library.microbench_samples
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible = False  # without Python's lock another thread's frames must not be read
         self._measure_ahead_ns = ahead_ns
@@ -252,6 +253,7 @@ class Sampler:
         """Begin to sample; returns when the thread that does it has opened its files."""
         opened = _thread.allocate_lock()
         opened.acquire()
+        self._begins(1)
         start_thread(self._run, opened)
         opened.acquire()
 
@@ -294,6 +296,7 @@ class Sampler:
 
     def finish(self) -> None:
         """End the samples and write those that wait."""
+        self._begins(0)
         with self._lock:
             self._ended, self._shared.answers = True, 0
             with contextlib.suppress(Exception):
