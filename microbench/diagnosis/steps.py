@@ -335,7 +335,7 @@ def _is_backward(trace: Trace, tokens: Tokens, one: Found) -> bool:
         return False
     if AUTOGRAD in trace.threads[threads[0]].name:
         return True
-    before = _repeating(trace, tokens, _waits(trace), np.flatnonzero(tokens.submits[:first]), least=0.0)
+    before = _repeating(trace, tokens, _waits(trace), np.flatnonzero(tokens.submits[:first]), 0, least=0.0)
     return bool(before) and abs(len(before[0].begins) - len(one.begins)) <= MOST_UNLIKE
 
 
@@ -397,7 +397,7 @@ def _repeating(
     """The longest stretch of the calls at these places that repeat, cut behind the wait or at the pause that comes once
     in each step.
 
-    Of calls that repeat and are too little of the program, the larger part beside them is looked at, ``tries`` times.
+    Where what repeats is too little of the program, the larger part beside it is tried, ``tries`` times: that is most.
     Where streams wait for each other, the cut is where as few of them as possible are between an event and the work
     that waits for it. Where long pauses come after every so many repetitions, these are one step.
     """
@@ -420,7 +420,7 @@ def _repeating(
             continue
         if not _is_most(trace, places[begin], places[end - 1], least):
             rest = max(places[:begin], places[end:], key=len)
-            return _repeating(trace, tokens, looks, rest, tries - 1, least) if tries else []
+            return _repeating(trace, tokens, looks, rest, tries - 1, max(least, MINORITY)) if tries else []
         length *= _between_pauses(pauses_ns[begin:end], length)
         offsets = range(begin, begin + min(length, (end - begin) // FEWEST))
         if not offsets:
@@ -567,7 +567,7 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     each_ns = np.diff(begins_ns)
     own = trace.work[(trace.work["call"] >= begins[0]) & (trace.work["call"] < begins[-1])]
     longest_ns = (own["end_ns"] - own["begin_ns"]).max(initial=0)
-    if not marked and len(each_ns) <= FEWEST + 1 and longest_ns > np.median(each_ns):
+    if not marked and len(each_ns) <= FEWEST + 1 and longest_ns > ODD * each_ns.min():
         return None  # a few of a queue that is not yet full: their work ends far behind them
     odd = next((count for count in range(1, MOST_ODD + 1) if _is_odd(each_ns[:count], each_ns[count:])), 0)
     made = _made(tokens, begins_ns[odd:], begins[odd:].astype(np.int64), found, name)

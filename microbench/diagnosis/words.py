@@ -916,7 +916,7 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
     if most_ns > (last_ns - first_ns) * (1 if steps is not None or not by_range else WARNING):
         yield Finding(
             rule="diagnose.before",
-            severity="warning",
+            severity="warning" if by_range else "note",
             title=f"The GPU does nothing in the first {as_time((first_ns - begin_ns) * 1e-9)} of the trace, of which "
             f"{plain(name_of(trace, most), LONGEST_NAME)} takes {as_time(most_ns * 1e-9)}",
             text="",
