@@ -1,4 +1,4 @@
-"""Notes every 2 ms in the mean which functions of Python each thread is in, on a thread of its own.
+"""Notes every 2 to 4 ms which functions of Python each thread is in, on a thread of its own.
 
 It needs Python's lock (GIL) for a sample. The main thread is asked for it between two of its instructions. Another one
 that computes in Python gives it up after 5 ms, or never if it gives it up often for moments; such samples are late. A
