@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from functools import cache
+from typing import Any
 from unittest import mock
 
 import msgspec
@@ -3120,6 +3121,7 @@ def test_a_profiler_that_writes_in_each_step_is_not_what_the_step_waits_for() ->
         with made.range(f"ProfilerStep#{step}", "annotation"):
             for kernel in range(12):
                 made.launch(f"kernel_{kernel}", 100_000)
+                made.wait()
             with made.range("Activity Buffer Request", "overhead"):
                 made.runs(40_000_000)
     found = diagnosed(made)
@@ -3182,3 +3184,29 @@ def test_a_compiler_before_loads_is_the_programs_start() -> None:
         made.call("cuLinkCreate", 5000)
         made.call("cuModuleLoadData", 20_000)
     assert diagnosed(made).bound == "start-up"
+
+
+@pytest.mark.parametrize(
+    ("percent_", "memory", "named"), [(7, "pageable", True), (7, "pinned", False), (4, "pageable", False)]
+)
+def test_copies_of_pageable_memory_are_named_from_a_twentieth_of_the_time_on(
+    percent_: int, memory: Any, named: bool
+) -> None:
+    made = Recorder()
+    for kernel in range(20):
+        call = made.call("cudaMemcpyAsync", 3000)
+        memories = memory, "device"
+        made.submit(call, f"Memcpy {kernel}", 10_000 * percent_, kind="copy", memories=memories, size=1 << 20)
+        made.launch(f"kernel_{kernel}", 10_000 * (100 - percent_))
+    assert ("diagnose.copies_alone" in rules(diagnosed(made))) is named
+
+
+def test_an_operator_that_submits_after_a_short_time_loads_no_library() -> None:
+    made = Recorder()
+    for number in range(3):
+        with made.range("aten::mm"):
+            made.runs(3_000_000)
+            made.launch(f"product_{number}", 20_000)
+        for kernel in range(6):
+            made.launch(f"other_{number}_{kernel}", 3000)
+    assert diagnosed(made).bound == "host-bound"

@@ -528,7 +528,7 @@ def test_a_program_that_gives_the_lock_up_for_moments_is_sampled_all_the_same(pl
 
 @pytest.mark.parametrize("how", [How(window_s=0.05, every_s=30, stacks=True), How(for_s=0.05, whole=True, stacks=True)])
 def test_a_program_whose_libraries_end_later_than_python_ends_well(place: Place, tmp_path: Path, how: How) -> None:
-    """The thread of samples still runs then, and asks a Python that is gone for nothing."""
+    """The thread of samples still runs then. It must not call a Python that has ended."""
     (tmp_path / "slow.c").write_text(
         "#include <unistd.h>\n__attribute__((destructor)) static void ends(void) { usleep(150000); }\n"
     )

@@ -54,7 +54,7 @@ def watch(
     every: str | None = option("TIME", "From the begin of one window to that of the next; default: 10 windows."),
     whole: bool = flag("Record without pauses, as a short program of long steps needs."),
     step: str | None = option("TIME", "As for `diagnose`: the time of a step, or whose call is one: train.py:step."),
-    no_stacks: bool = flag("Do not sample, every 2 ms, in which lines and functions of Python the GPU waits."),
+    no_stacks: bool = flag("Do not sample, each 2 to 4 ms, in which lines and functions of Python the GPU waits."),
     utilisation: bool = flag("Also say what NVML and GPM say meanwhile, beside the time in which kernels ran."),
     counts: bool = flag("Also show the counts of a step at the end, which `diagnose` compares."),
     pid: int | None = option("PID", "Record nothing: say what NVML says of this running process, until it ends."),

@@ -367,8 +367,8 @@ def _without_work(trace: Trace) -> UsageError:
 def _idle(
     trace: Trace, steps: Steps | None, device: int, known: tuple[Check, ...]
 ) -> tuple[tuple[Check, ...], Check | None, Idle | None]:
-    """The checks of a trace behind those ``known``, the one that forbids to say its idle time, and that time. Where
-    calls are lost, it is said if it is short whatever its causes are."""
+    """The checks of a trace behind those ``known``, the one that forbids to say its idle time, and that time. Lost
+    calls forbid it only where the GPU idles much: a busy GPU is busy whoever submitted its work."""
     health = (*known, *checks(trace, steps))
     stopped = forbidden(health, "idle time")
     found = idle(trace, *window_of(trace, steps), device) if stopped is None or stopped.name == CALLS_LOST else None
@@ -381,7 +381,8 @@ def _idle(
 
 
 def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
-    """Whole steps; without them from the first work to the last of the GPU that works longest; in ns."""
+    """When the diagnosed time begins and ends, in ns: the whole steps. Without steps it is from the first work to the
+    last of the GPU that works longest."""
     if steps is not None:
         return int(steps.begins_ns[0]), int(steps.begins_ns[-1])
     work = trace.work

@@ -28,7 +28,8 @@ WORTH_A_LINE = 0.1  # of the time
 # paced by its work, not by its start.
 FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
 LONGEST_NAME = 60
-BESIDE, MOST_BESIDE = 0.01, 30  # of kernels' time runs side by side; the families whose own time is then found
+# If more than this share of the kernels' time runs side by side, so many families are looked at for it.
+BESIDE, MOST_BESIDE = 0.01, 30
 # Products of libraries that compute in FP32 without tensor cores, and GPUs whose tensor cores have no TF32.
 IN_FP32 = re.compile(
     r"(?:ampere|volta|turing)_sgemm_|_simt_sgemm_|xmma_\w+_f32f32_f32f32_f32_|_ffma_|fmha_cutlass[FB]_f32_"
@@ -58,7 +59,7 @@ def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _of_few(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Say what most of the GPU's work is, of a trace that is too short for a verdict."""
+    """Say what most of the GPU's work is, where the trace is too short for a verdict."""
     work, small = diagnosis.trace.work, _unfilling(diagnosis)
     pageable = is_pageable(work) & (work["kind"] == WORK_KINDS.index("copy"))
     works_s, copies_s = _covered_s(work), _covered_s(work[pageable])
@@ -213,8 +214,7 @@ def _alone(diagnosis: Diagnosis, work: Table, takes: str) -> Finding:
 
 
 def _covered_s(work: Table) -> float:
-    """The time in s in which at least one of these pieces of work runs, which may do so side by side. They are in the
-    order of their begins."""
+    """The time in s in which at least one of these pieces of work runs. They are sorted by their begin."""
     until_ns = np.maximum.accumulate(work["end_ns"])
     from_ns = np.maximum(work["begin_ns"], np.append(work["begin_ns"][:1], until_ns[:-1]))
     return float(np.maximum(until_ns - from_ns, 0).sum()) * 1e-9

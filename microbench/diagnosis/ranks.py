@@ -447,7 +447,7 @@ def to_do(several: Sequence[Diagnosis]) -> Iterator[Finding]:
 
 
 def _each_best(several: Sequence[Diagnosis]) -> Iterator[Finding]:
-    """The first advice of each run, once for all that have the same."""
+    """The first advice for each run. Runs with the same advice share one finding."""
     best, whose = dict[str, Finding](), defaultdict[str, list[str]](list)
     for name, one in zip(names(several), several, strict=True):
         advised = (it for it in words.findings(one) if it.severity == "advice" and it.advice)

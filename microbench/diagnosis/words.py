@@ -588,7 +588,7 @@ def speedup(diagnosis: Diagnosis) -> str:
 
 
 def _to_be_timed(diagnosis: Diagnosis) -> bool:
-    """Whether a graph in few pieces may help or not, because the recorder's costs are assumed."""
+    """Whether nobody can tell if a graph helps, because the recorder's costs are assumed."""
     graph, step = diagnosis.graph, diagnosis.step
     unsure = graph is not None and graph.doubtful and graph.graphs <= advice.MOST_GRAPHS
     return unsure and step is not None and not (step.given or step.measured)

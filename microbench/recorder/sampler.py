@@ -3,8 +3,8 @@
 It needs Python's lock (GIL) for a sample. The main thread is asked for it between two of its instructions. Another one
 that computes in Python gives it up after 5 ms, or never if it gives it up often for moments; such samples are late. A
 thread that has given the lock up waits for the sample (about 30 us). In a test, a program that gives the lock up every
-4 us took 8 % longer with a sample each millisecond, so there is one each 2 ms, at random times, so that it does not
-beat with the program's step.
+4 us took 8 % longer with a sample each millisecond, so there is one each 2 ms at most, at random times, so that it
+does not beat with the program's step.
 It also notes when Python collects garbage, and how long the main thread waits for a processor, or for Python's lock:
 while this thread waits for that lock somebody has it, and a main thread that sleeps meanwhile has not.
 After a sample the sampler pauses for at least LEAST_PAUSE times as long as samples take, so that many threads or deep
@@ -340,7 +340,7 @@ class Sampler:
         return 0 if FUTEX and call and call[0].isdigit() and call[0] != FUTEX else holder
 
     def _in_kernel(self) -> bool:
-        """Whether the main thread is in a call of the kernel; also where the kernel does not say it."""
+        """Whether the main thread is in a call of the kernel. True where the kernel does not tell."""
         return self._kept[2].words()[:1] != [b"running"]
 
     def _called_from(self) -> None:

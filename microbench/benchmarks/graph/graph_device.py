@@ -12,7 +12,7 @@ Method
 Reading
     start of fire_and_forget is the way to work that a kernel decides on. If the host decides, from_kernel of
     launch_cost comes before its start. tail ends the launching graph first; the kind tail_launch of graph_nodes is a
-    loop of such launches. A time is as exact as %globaltimer's step. The host's is exact to about 1 us.
+    loop of such launches. Times of the GPU are exact to one step of %globaltimer, and the host's to 1 us.
 """
 
 from functools import partial

@@ -37,9 +37,9 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
     if found and found[0].rule == "diagnose.bound":
         verdict, *found = found
         lines.insert(0, answer_line("verdict", verdict.title, verdict=verdict.severity))
-        if (best := next((one for one in found if one.severity == "advice" and one.advice), None)) is not None:
-            found.remove(best)
-            lines.insert(1, answer_line("next", f"{best.title}. {best.advice}", verdict="advice"))
+    if (best := next((one for one in found if one.severity == "advice" and one.advice), None)) is not None:
+        found.remove(best)
+        lines.insert(1, answer_line("next", f"{best.title}. {best.advice}", verdict="advice"))
     trace = diagnosis.trace
     gpu = trace.gpus.get(busiest(trace))
     about = [trace.format, *([gpu] if gpu else [])]
