@@ -490,7 +490,10 @@ def test_nvml_and_gpm_give_figures_of_the_recorded_time(tmp_path: Path) -> None:
     (tmp_path / "recordings").mkdir()
     with Sampler() as sampler:
         ended = program.watch(
-            [sys.executable, str(tmp_path / "program.py")], tmp_path / "recordings", program.WHOLE, sampler.begin
+            [sys.executable, str(tmp_path / "program.py")],
+            tmp_path / "recordings",
+            program.WHOLE,
+            lambda reasons: sampler.begin(),
         )
     assert (ended.status, sampler.reason) == (0, "")
     trace = read(next((tmp_path / "recordings").iterdir()))

@@ -78,13 +78,18 @@ def test_the_diagnosis_names_the_line_in_which_a_gap_passes(place: Place, tmp_pa
     assert (trace.ranges["thread"] == 0).all()
 
 
+def python(version: str) -> str:
+    """Another Python of this machine. Skips the test without one."""
+    found = [*map(str, sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))), f"python{version}"]
+    if shutil.which(found[0]) is None or subprocess.run([found[0], "-V"], capture_output=True).returncode:
+        pytest.skip(f"no Python {version} here")  # a shim may lead nowhere
+    return found[0]
+
+
 @pytest.mark.slow
 def test_the_oldest_python_is_sampled_too(place: Place, tmp_path: Path) -> None:
-    old = next(map(str, sorted(Path.home().glob(".pyenv/versions/3.9*/bin/python"))), shutil.which("python3.9"))
-    if old is None or subprocess.run([old, "-V"], capture_output=True).returncode:  # a shim may lead nowhere
-        pytest.skip("no Python 3.9 here")
     (tmp_path / "program.py").write_text(f"{SLOW}train(30)")
-    trace = only(place.ran([old, "program.py"], tmp_path, how=STACKS))
+    trace = only(place.ran([python("3.9"), "program.py"], tmp_path, how=STACKS))
     assert idle_of(trace).places[0].name == SLEEPING
     assert trace.processor is not None
 
@@ -538,6 +543,31 @@ def test_a_program_whose_libraries_end_later_than_python_ends_well(place: Place,
     for number in range(3):
         (folder := tmp_path / str(number)).mkdir()
         assert place.recorded(text, folder, how=how).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "stacks"), [("3.12", True), ("3.12", False), ("3.13", True)])
+def test_frames_of_a_subinterpreter_are_not_read(place: Place, tmp_path: Path, version: str, stacks: bool) -> None:
+    """It has memory of its own, so that one frame of it that this one lets go ends the program."""
+    (tmp_path / "program.py").write_text(
+        """
+import threading, time, torch
+import _xxsubinterpreters as interpreters
+""".replace("_xxsubinterpreters", "_interpreters" if version > "3.12" else "_xxsubinterpreters")
+        + f"""
+text = "import time\\nuntil = time.time() + 0.5\\nf = lambda n: f(n - 1) if n else sum(range(100))\\n"
+text += "while time.time() < until: f(20)"
+made = interpreters.create()
+other = threading.Thread(target=interpreters.{"exec" if version > "3.12" else "run_string"}, args=(made, text))
+other.start()
+while other.is_alive():
+    torch.catch_up()
+    torch.steps(1)
+"""
+    )
+    done = place.ran([python(version), "program.py"], tmp_path, how=How(stacks=stacks, whole=True))
+    assert (done.code, done.errors) == (0, "")
+    assert any("subinterpreter" in cause for cause, _ in done.reasons) == stacks
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="its modules may not be loaded twice")

@@ -17,7 +17,7 @@ from opcode import opmap
 from typing import Any
 
 from . import cells
-from .sampler import HERE, MOST_FRAMES, THREAD, Places
+from .sampler import HERE, MOST_FRAMES, THREAD, Places, no_frames
 
 TOOLS = (4, 3)  # numbers of sys.monitoring that no other tool has reserved
 EVERY_S = 0.05
@@ -72,7 +72,8 @@ class Loops:
                 with self._lock:
                     if self._ended:
                         return
-                    self._observe()
+                    if no_frames() is None:
+                        self._observe()
                     self._follow()
                     if time.monotonic_ns() - written_ns > WRITE_NS:
                         written_ns = time.monotonic_ns()

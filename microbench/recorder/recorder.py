@@ -25,7 +25,6 @@ PACKAGES = ("torch", "jax", "cupy", "numba", "triton", "tensorflow", "torch_geom
 READINGS = 3
 LAST = -1000  # of what multiprocessing calls at the end of a process
 AT_EXIT, AFTER_A_TIME, AFTER_A_BLOCK, AFTER_A_FAILURE = range(4)  # why a recording ends
-PYTHON_LOCK = "lines of Python, because this Python runs without its lock (GIL)", "run it with PYTHON_GIL=1"
 
 
 class Shared(ctypes.Structure):
@@ -190,7 +189,7 @@ class Recorder:
             if early is not None:  # told before another thread that waits here may end the process
                 self._tell(*_words(early))
             if self._sampler is not None and self._sampler.impossible:
-                self._tell(*PYTHON_LOCK)
+                self._tell(*self._sampler.impossible)
 
     def _leave(self, cause: str, next_step: str) -> None:
         """Leave a reason for the end of `microbench watch`, while other threads of the program run on."""

@@ -48,6 +48,8 @@ MAIN_THREADS, OWN = "/proc/self/schedstat", "/proc/thread-self/schedstat"
 FUTEX = {"x86_64": b"202", "aarch64": b"98"}.get(os.uname().machine)  # the kernel's call that waits for a lock
 PREAD = ctypes.PyDLL(None).pread  # os.pread gives up Python's lock, and may not get it back for long
 PREAD.argtypes, PREAD.restype = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long], ctypes.c_ssize_t
+FIRST_INTERPRETER, MAIN_INTERPRETER = ctypes.pythonapi.PyInterpreterState_Head, ctypes.pythonapi.PyInterpreterState_Main
+FIRST_INTERPRETER.restype = MAIN_INTERPRETER.restype = ctypes.c_void_p
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 FAR_FILE = 900  # as recorder.c has it
 UNWANTED_S = 0.05
@@ -84,6 +86,16 @@ def _allowed_cores() -> float:
         quota_us, period_us = file.read().split()
         allowed = min(allowed, int(quota_us) / int(period_us))
     return allowed
+
+
+def no_frames() -> tuple[str, str] | None:
+    """Why another thread's frames must not be read now, and what to do."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return "lines of Python, because this Python runs without its lock (GIL)", "run it with PYTHON_GIL=1"
+    # sys._current_frames() reads those of all interpreters.
+    if sys.version_info >= (3, 12) and FIRST_INTERPRETER() != MAIN_INTERPRETER():
+        return "lines of Python while there is a subinterpreter, which has a lock of its own", "use a thread instead"
+    return None
 
 
 def _may_wait(code: Any) -> bool:
@@ -228,7 +240,7 @@ class Sampler:
         self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
         self._begins = library.microbench_samples
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
-        self.impossible = False  # without Python's lock another thread's frames must not be read
+        self.impossible: tuple[str, str] | None = None  # why samples are missing, and what to do
         self._measure_ahead_ns = ahead_ns
         self._lock = _thread.allocate_lock()
         self._ended = False
@@ -273,8 +285,9 @@ class Sampler:
                 with self._lock:
                     if self._ended:
                         return
-                    self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
-                    wanted = not self.impossible and bool(self._shared.window_open)
+                    forbidden = no_frames()
+                    self.impossible = forbidden or self.impossible
+                    wanted = not forbidden and bool(self._shared.window_open)
                     self._shared.answers = wanted
                     holder = self._sample(began_ns - due_ns) if wanted else 0
                     if wanted or self._since is not None:
@@ -346,7 +359,7 @@ class Sampler:
     def _called_from(self) -> None:
         """Record the stack of the call that asks; not if it has gone on meanwhile."""
         with self._lock:
-            if self._ended or not self._answer(0):
+            if self._ended or no_frames() or not self._answer(0):
                 return
             thread, at_ns = self._shared.thread, self._shared.at_ns
             frame = sys._current_frames().get(thread)
