@@ -201,6 +201,25 @@ thread.join()
     assert (trace.work["call"] != NONE).mean() > 0.99
 
 
+def test_copies_in_a_pause_are_left_out_although_their_records_never_end(place: Place, tmp_path: Path) -> None:
+    program = """
+import time, torch
+begin = time.monotonic()
+while time.monotonic() - begin < 2:
+    torch.library.stand_in_now()
+    torch.steps(1)
+    torch.library.stand_in_copies(50)
+    time.sleep(0.001)
+"""
+    done = place.recorded(program, tmp_path, how=How(window_s=0.1, every_s=0.25))
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    (trace,) = done.traces
+    assert len(trace.windows) >= 4
+    copies = trace.work[trace.work["kind"] == WORK_KINDS.index("copy")]
+    assert len(copies) > 1000
+    assert np.count_nonzero(copies["call"] == NONE) < 5
+
+
 def test_a_program_of_replays_alone_has_windows_and_pauses(place: Place, tmp_path: Path) -> None:
     program = """
 import time, torch

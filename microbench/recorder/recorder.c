@@ -46,6 +46,7 @@ enum {
 /* CUPTI makes records of these kinds. The rows of calls (RUNTIME, DRIVER), waits (SYNC) and events are made while the
  * program calls, because CUPTI's own records of them cost several times as much. */
 static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD}, CALLS[] = {RUNTIME, DRIVER};
+static const int ENDING_KINDS[] = {KERNEL, OVERHEAD}; /* with a window */
 /* What is done about a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD
  * marks calls of the variant with a default stream for each thread, LAUNCHES those of one kernel, and REPLAYS of a graph. */
 enum {
@@ -219,6 +220,8 @@ static _Atomic uint64_t first_call;
  * last graph that is replayed, of the last one that has a record by now, of the first launch of either, and of the last
  * call. In a pause last_counted is the correlation of the last call whose work counts, and otherwise 0. */
 static _Atomic uint64_t launched, finished, nodes, replayed, ran, first_launch, last_call, last_counted;
+/* The correlations of the last call before the pause that came last, and of the first call behind it. */
+static _Atomic uint64_t before_pause, behind_pause;
 
 static pthread_mutex_t turns = PTHREAD_MUTEX_INITIALIZER; /* of what follows; the other two may be taken within it */
 static bool heard[2][MOST_CALLS];     /* calls that are recorded now */
@@ -426,14 +429,15 @@ static void keep_records(uint8_t *buffer, size_t valid_bytes, bool left) {
     uint8_t *record = NULL;
     uint64_t least = left ? READ(first_call) ? READ(first_call) : UINT64_MAX : 0;
     while (!cupti.next_record(buffer, valid_bytes, &record)) {
-        uint64_t first = READ(first_launch), last = READ(last_counted);
+        uint64_t first = READ(first_launch), last = READ(last_counted), before = READ(before_pause), behind = READ(behind_pause);
         if (u32(record) == KERNEL) {
             uint32_t correlation = u32(record + 92), graph = u32(record + 156);
             put_name(u64(record + 104));
             if (!graph && first && correlation >= first && (!last || correlation <= last)) finished++;
         }
         Row *row = &next_cell()->row;
-        if (!fill(row, record) || (ending && row->end_ns == 0) || (last && row->correlation > last) || row->correlation < least)
+        if (!fill(row, record) || (ending && row->end_ns == 0) || (last && row->correlation > last) || row->correlation < least
+            || (before && row->correlation > before && (!behind || row->correlation < behind)))
             waiting--;
         else if (row->graph) {
             nodes++;
@@ -445,11 +449,12 @@ static void keep_records(uint8_t *buffer, size_t valid_bytes, bool left) {
     write_cells();
 }
 
-/* CUPTI needs memory for records. Behind it is the number of the recording that gave it. */
+/* CUPTI needs memory for records. Behind it is the number of the recording that gave it. Without memory CUPTI before 12.9
+ * ends the program, so it is given after the end of the recording too. */
 static void requested(uint8_t **buffer, size_t *size, size_t *most_records) {
     uint64_t number = generation;
-    *size = handed_out_bytes < MANY_BYTES ? BUFFER_BYTES : SMALL_BUFFER_BYTES;
-    *buffer = handed_out_bytes < MOST_BYTES && !stopped ? malloc(*size + sizeof number) : NULL;
+    *size = handed_out_bytes < MANY_BYTES && !stopped ? BUFFER_BYTES : SMALL_BUFFER_BYTES;
+    *buffer = handed_out_bytes < MOST_BYTES ? malloc(*size + sizeof number) : NULL;
     if (*buffer) memcpy(*buffer + *size, &number, sizeof number);
     else *size = 0;
     handed_out_bytes += *size;
@@ -734,6 +739,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
         return;
     }
     if (!READ(first_call)) SET(first_call, data->correlation);
+    if (!paused && !READ(behind_pause)) SET(behind_pause, data->correlation);
     if (!paused && data->correlation > READ(last_call)) SET(last_call, data->correlation);
     calls[waiting_calls++] = (Row){
         .kind = runtime ? RUNTIME : DRIVER, .detail = number, .begin_ns = begin_ns, .end_ns = end_ns,
@@ -827,11 +833,13 @@ static void record_calls(int which) {
     for (size_t api = 0; ends && api < COUNT(CALLS); api++) cupti.disable(CALLS[api]);
 }
 
-/* End the records of CUPTI; of the calls only these are recorded from now on. */
+/* End the records of CUPTI; of the calls only these are recorded from now on. Records of copies and memsets never end:
+ * both have one flag in CUPTI, which the end of one of them clears. A call of the other one that begins then makes CUPTI
+ * free memory that it never had, and the program ends (H200, CUPTI 13.0.85: 3 of 40 programs). */
 static void disable(int calls_left) {
     record_calls(calls_left);
-    for (size_t place = 0; place < COUNT(KINDS); place++)
-        if (enabled[KINDS[place]]) cupti.disable(KINDS[place]);
+    for (size_t place = 0; place < COUNT(ENDING_KINDS); place++)
+        if (enabled[ENDING_KINDS[place]]) cupti.disable(ENDING_KINDS[place]);
 }
 
 /* Begin to record everything; only kernels must be possible. */
@@ -848,7 +856,8 @@ static bool begin_window(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number) && !last_window && enable();
     if (goes_on) {
-        launched = finished = nodes = replayed = ran = first_launch = last_counted = held_ns = 0;
+        before_pause = READ(last_counted);
+        launched = finished = nodes = replayed = ran = first_launch = behind_pause = last_counted = held_ns = 0;
         window++;
         window_begin_ns = now_ns();
         microbench_shared.window_open = 1;
@@ -1093,7 +1102,8 @@ static void clear(void) {
     if (generation) memset(seen_names, 0, sizeof seen_names);
     file = -1;
     written_bytes = failure = waiting = waiting_calls = window = 0;
-    launched = finished = nodes = replayed = ran = first_call = first_launch = last_call = last_counted = dropped_calls = 0;
+    launched = finished = nodes = replayed = ran = first_call = first_launch = last_call = last_counted = 0;
+    before_pause = behind_pause = dropped_calls = 0;
     ending = locked_out = hears = last_window = false;
     microbench_shared.has_launched = 0;
     microbench_shared.answers = microbench_shared.asks = held_ns = 0;

@@ -4,6 +4,7 @@
  * from a clock that only the made-up program moves, so they are the same each time. Full buffers are delivered by a
  * thread of the library's own, as CUPTI does it, which waits for nobody. Variables of the environment make it refuse.
  * A callback that ends while a thread is within its call makes it deaf, as CUPTI 13.0 is, unless it records calls itself.
+ * If records of copies or memsets end, the program does: CUPTI's may end then.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -79,7 +80,7 @@ int cuptiUnsubscribe(void *subscriber) { subscribed = 0; return OK; }
 int cuptiFinalize(void) { abort(); }
 int cuptiActivityRegisterCallbacks(void *request, void *complete) { requested = request; completed = complete; return OK; }
 int cuptiActivityEnable(int kind) { if (!bytes_of(kind)) return INVALID_KIND; enabled[kind] = 1; return OK; }
-int cuptiActivityDisable(int kind) { enabled[kind] = 0; return OK; }
+int cuptiActivityDisable(int kind) { if (subscribed && (kind == MEMCPY || kind == MEMSET)) abort(); enabled[kind] = 0; return OK; }
 int cuptiEnableCallback(uint32_t on, void *subscriber, uint32_t domain, uint32_t call) { heard[domain][call & 511] = on; bare[domain][call & 511] = !enabled[domain == RUNTIME ? RUNTIME_CALL : DRIVER_CALL]; return OK; }
 int cuptiGetStreamIdEx(void *context, void *stream, uint8_t per_thread, uint32_t *number) {
     *number = stream ? (uint32_t)(uintptr_t)stream : 7 + per_thread;
@@ -290,6 +291,20 @@ void stand_in_steps(int steps, int kernels) {
     pthread_mutex_unlock(&one);
 }
 
+static void copy(void) {
+    call(RUNTIME, MEMCPY_ASYNC, 3000);
+    uint64_t begin = begin_of_work(900);
+    uint8_t *made = record(MEMCPY);
+    SET(4, uint8_t, 1); SET(5, uint8_t, 1); SET(6, uint8_t, 3); SET(8, uint64_t, 4096); SET(16, uint64_t, begin); SET(24, uint64_t, begin + 900);
+    SET(32, uint32_t, 0); SET(40, uint32_t, 7); SET(44, uint32_t, correlation);
+}
+
+void stand_in_copies(int count) {
+    pthread_mutex_lock(&one);
+    while (count-- > 0) copy();
+    pthread_mutex_unlock(&one);
+}
+
 /* Steps of one replay of a graph, and a wait. */
 void stand_in_replays(int steps, int kernels) {
     pthread_mutex_lock(&one);
@@ -349,11 +364,7 @@ void stand_in_kinds(void) {
     if (!now) now = clock_now();
     call(DRIVER, DRIVER_LAUNCH, 3000);
     kernel(NAMES[2], 4000, 0);
-    call(RUNTIME, MEMCPY_ASYNC, 3000);
-    begin = begin_of_work(900);
-    made = record(MEMCPY);
-    SET(4, uint8_t, 1); SET(5, uint8_t, 1); SET(6, uint8_t, 3); SET(8, uint64_t, 4096); SET(16, uint64_t, begin); SET(24, uint64_t, begin + 900);
-    SET(32, uint32_t, 0); SET(40, uint32_t, 7); SET(44, uint32_t, correlation);
+    copy();
     call(RUNTIME, MEMCPY_ASYNC, 3000);
     begin = begin_of_work(1900);
     made = record(PEER_MEMCPY);
