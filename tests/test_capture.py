@@ -116,6 +116,27 @@ def test_every_call_in_the_way_is_named_with_its_line() -> None:
     assert report.rest.why == "", "without them it can be captured"
 
 
+@pytest.mark.parametrize(("each", "kinds"), [(1, ["item", "setting"]), (1000, ["item"])])
+def test_a_rate_that_the_step_sets_anew_is_named_beside_the_other_calls(each: int, kinds: list[str]) -> None:
+    weight = torch.ones(8, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    held = Space(calls=0)
+
+    def step(a: Any) -> float:
+        held.calls += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + held.calls // each)
+        optimizer.zero_grad()
+        loss = (weight * a).square().sum()
+        loss.backward()
+        optimizer.step()
+        return float(loss.item())
+
+    report = examined(step, torch.ones(8))
+    assert [one.kind for one in report.blockers] == kinds
+    if each == 1:
+        assert report.blockers[1].call == "SGD's lr"
+
+
 def test_a_call_of_a_library_or_of_a_backward_pass_is_named_with_what_helps(tmp_path: Path) -> None:
     text = "def without(a):\n    return a[a > 0]\n"
     loops = load_module(tmp_path / "site-packages" / "torch_geometric" / "loops.py", text)
@@ -215,6 +236,11 @@ def test_an_installed_microbench_is_not_the_library_that_is_named(
     )
     assert ours.asked(blockers.library) == ""
     assert theirs.call(ours.asked, blockers.library) == "torch_geometric"
+    theirs = load_module(
+        tmp_path / "site-packages" / "torch_geometric" / "nn" / "aggr" / "base.py",
+        "def call(asked, library):\n    return asked(library)\n",
+    )
+    assert "dim_size" in blockers.SWITCHES[theirs.call(ours.asked, blockers.library)]
 
 
 def test_a_function_that_differs_from_itself_by_more_than_rounding_is_not_repeatable() -> None:

@@ -3073,6 +3073,10 @@ def test_a_trace_that_is_too_short_says_what_most_of_its_work_is() -> None:
     copies.launch("kernel", 200_000)
     told = finding(diagnosed(copies), "diagnose.copies_alone")
     assert told.title == "Copies from and to pageable memory are 90.0 % of the GPU's work"
+    for _ in range(3):
+        copies.call("cudaLaunchKernel", 3000)  # its kernel is lost
+    copies.launch("kernel", 200_000)
+    assert "diagnose.copies_alone" not in rules(diagnosed(copies))
     small = Recorder()
     small.launch("add", 1_440_000, blocks=1)
     assert finding(diagnosed(small), "diagnose.unfilled").title.endswith(" for 100 % of the GPU's work")

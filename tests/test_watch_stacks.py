@@ -187,6 +187,25 @@ backward()
     assert found.places[0].name == "main thread at program.py:4 backward"
 
 
+def test_a_main_thread_that_computes_beside_the_frameworks_thread_has_its_time(place: Place, tmp_path: Path) -> None:
+    """As a step of JAX: its own thread submits, and the main one draws random numbers in C."""
+    text = """import hashlib, threading, torch
+def draw():
+    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 20000)
+def count():
+    sum(range(300000))
+submits = threading.Thread(target=torch.unlocked.stand_in_elsewhere, args=(40,))
+submits.start()
+while submits.is_alive():
+    draw()
+    count()
+"""
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    first, *others = owners(idle_of(trace))
+    assert (first.name, first.most) == ("your own code", "program.py:3 draw")
+    assert first.seconds > 3 * sum(one.seconds for one in others)
+
+
 def test_who_keeps_the_lock_in_a_long_call_is_named_by_the_next_sample(place: Place, tmp_path: Path) -> None:
     text = f"""{SLOW}
 def hold():

@@ -35,6 +35,7 @@ ADVICE = {
     "sizes": "make the indices once, before the loop (mask.nonzero()), or keep the size fixed by torch.where",
     "wait": "remove it: a replay needs no wait within",
     "capturable": "give the optimizer capturable=True",
+    "setting": "make it a tensor on the GPU (lr=torch.tensor(1e-3, device='cuda')), and fill it before the step",
     "print": "print after the step: a replay runs no code of the host",
     "file": "write after the step: a replay runs no code of the host",
     "capture": "",
@@ -44,8 +45,12 @@ SWITCHES = {
     "torch.distributions": "give the distribution validate_args=False: its checks read values",
     "torch.amp": "give the optimizer fused=True: then the GPU decides whether scaler.step() is left out",
     "torch_geometric": "add the self-loops once, before the loop: add_self_loops=False, or GCNConv(cached=True)",
+    "torch_geometric.nn.aggr": "pass dim_size, the number of groups: without it the largest index is read",
 }
-PARTS_OF_TORCH = ("torch/amp/grad_scaler.py", "torch.amp"), ("torch/distributions/", "torch.distributions")
+PARTS = (
+    ("torch/amp/grad_scaler.py", "torch.amp"), ("torch/distributions/", "torch.distributions"),
+    ("torch_geometric/nn/aggr/", "torch_geometric.nn.aggr"),
+)  # fmt: skip
 PLUMBING = ("torch/_", "torch/utils/", "torch/nn/modules/module.py")  # between an operation and what calls it
 # Operations whose result has a size that values decide.
 BY_VALUES = (
@@ -93,6 +98,7 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
         for one in optimizers
         if any(group.get("capturable") is False for group in one.param_groups)
     ]
+    before = settings(optimizers)
     looking = Looking(code=getattr(inspect.unwrap(function), "__code__", None))
     with looking, _watched(looking), ExitStack() as stack:
         # Libraries ask whether a capture is going on, and then leave out what would stop it.
@@ -102,11 +108,33 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
         call()
     looking.frame = None  # it holds what the call made
     found += looking.found
+    once = settings(optimizers)
+    if changed := [key for key, value in once.items() if value != before[key]]:
+        call()
+        again = settings(optimizers)
+        found += [
+            Blocker(
+                "setting", "", f"{type(optimizers[place]).__name__}'s {name}",
+                "the step sets it anew, and a replay keeps the first value", ADVICE["setting"],
+            )
+            for place, name in dict.fromkeys((key[0], key[2]) for key in changed if again[key] != once[key])
+        ]  # fmt: skip
     merged: dict[tuple[str, str, str, int], Blocker] = {}
     for one in found:
         key = one.kind, one.line, one.call, one.at
         merged[key] = merged[key]._replace(times=merged[key].times + 1) if key in merged else one
     return Looked(list(merged.values()), looking.results, looking.operations)
+
+
+def settings(optimizers: list[Any]) -> dict[tuple[int, int, str], float]:
+    """The numbers in the groups of optimizers, by the places of both and their names."""
+    return {
+        (place, number, name): value
+        for place, one in enumerate(optimizers)
+        for number, group in enumerate(one.param_groups)
+        for name, value in group.items()
+        if isinstance(value, float)
+    }
 
 
 class Looking(TorchDispatchMode):  # type: ignore[misc]
@@ -290,11 +318,11 @@ class Ending(TorchDispatchMode):  # type: ignore[misc]
 
 
 def library(frame: types.FrameType | None) -> str:
-    """The innermost installed package; "" if the user's own code comes first. Of PyTorch only PARTS_OF_TORCH count."""
+    """The innermost installed package; "" if the user's own code comes first. Of PyTorch only PARTS count."""
     while frame is not None:
         file = frame.f_code.co_filename
         package = file.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in file else ""
-        for part, name in PARTS_OF_TORCH:
+        for part, name in PARTS:
             if part in file:
                 return name
         if not file.startswith(HERE):  # which is in a package too where it is installed

@@ -59,7 +59,9 @@ def gpu_use(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _of_few(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Say what most of the GPU's work is, where the trace is too short for a verdict."""
+    """Say what most of the GPU's work is, where the trace is too short for a verdict and no kernels are lost."""
+    if any(check.name == "launches without work" and check.forbids for check in diagnosis.health):
+        return
     work, small = diagnosis.trace.work, _unfilling(diagnosis)
     pageable = is_pageable(work) & (work["kind"] == WORK_KINDS.index("copy"))
     works_s, copies_s = _covered_s(work), _covered_s(work[pageable])

@@ -26,7 +26,7 @@ from microbench.diagnosis.host_time import (
     slices,
     without_number,
 )  # fmt: skip
-from microbench.diagnosis.owners import Owner, handed_on, owner_of
+from microbench.diagnosis.owners import Owner, handed_on, own_line, owner_of
 from microbench.diagnosis.steps import PAUSE_S
 from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, migrates, name_of
 
@@ -407,7 +407,7 @@ def owners(of: Idle) -> list[Owner]:
     for (cause, *names), ns in of.stacks_ns.items():
         if cause == BETWEEN:
             owner, most = owner_of(names)
-            found.setdefault(owner, Counter())[most] += ns
+            found.setdefault(owner, Counter())[own_line(owner, names) or most] += ns
     each = ((owner, parts.total(), *parts.most_common(1)[0]) for owner, parts in found.items())
     return sorted(
         (Owner(owner, ns * 1e-9, most, most_ns * 1e-9) for owner, ns, most, most_ns in each),

@@ -167,6 +167,13 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
 
 
+def own_line(owner: str, names: Sequence[str]) -> str:
+    """The program's own line that calls a package which is no framework, because it can be changed. "" without one."""
+    if owner in FRAMEWORK or owner in HELPS or owner.startswith(WAITING):
+        return ""
+    return next((name for name in reversed(names) if LINE_OF_CODE.search(name) and _of_name(name) == OWN), "")
+
+
 def awaits(owner: str) -> bool:
     """Whether an owner is a wait for something else than the GPU, a processor or Python's lock."""
     return owner.startswith(f"{WAITING}in ") or owner in (AWAITS, REQUESTS)

@@ -32,7 +32,8 @@ MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, OVERHEAD, PEER_MEMCPY, CUDA_EVENT, SYNC
 
 # A row of this kind represents consecutive samples that found a thread in one stack of Python. CUPTI does not make it.
 # ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their number, ``flags`` how
-# many of them were taken too late, ``place`` the thread, and ``name`` the key of the innermost frame.
+# many of them were taken too late, ``graph`` how many found the main thread at work and not asleep, ``place`` the
+# thread, and ``name`` the key of the innermost frame.
 SAMPLES = 0xFF03
 SAMPLE_NS = 2_000_000  # from one sample to the next in the mean, as intended
 FOLLOWING_NS = 30_000_000  # samples further apart are not consecutive
@@ -80,9 +81,9 @@ def text(kind: int, key: int, content: str) -> bytes:
     return b"".join(TEXT.pack(kind, number, len(whole), key, part) for number, part in enumerate(parts))
 
 
-def samples(thread: int, frame: int, begin_ns: int, end_ns: int, count: int, late: int) -> bytes:
+def samples(thread: int, frame: int, begin_ns: int, end_ns: int, count: int, late: int, at_work: int = 0) -> bytes:
     """The row of samples that follow each other."""
-    return SAMPLES_ROW.pack(SAMPLES, 0, late, begin_ns, end_ns, 0, thread, 0, 0, count, frame, 0)
+    return SAMPLES_ROW.pack(SAMPLES, 0, late, begin_ns, end_ns, 0, thread, 0, at_work, count, frame, 0)
 
 
 def collected(thread: int, begin_ns: int, end_ns: int, generation: int) -> bytes:

@@ -259,7 +259,7 @@ class Sampler:
         self._kept: list[Kept] = []  # what the kernel says of the main thread, of this one, and of the main one's call
         self._lacked_ns = 0
         self._absent_ns = 0  # the end of the main thread's last time without a processor or the lock
-        self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples and late ones
+        self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples, late ones, ones at work
 
     def begin(self) -> None:
         """Begin to sample; returns when the thread that does it has opened its files."""
@@ -289,7 +289,7 @@ class Sampler:
                     self.impossible = forbidden or self.impossible
                     wanted = not forbidden and bool(self._shared.window_open)
                     self._shared.answers = wanted
-                    holder = self._sample(began_ns - due_ns) if wanted else 0
+                    holder = self._sample(began_ns - due_ns, lost_ns > 0) if wanted else 0
                     if wanted or self._since is not None:
                         self._account(wanted, holder)
                     takes_ns = max(time.thread_time_ns() - before_ns, min(lost_ns, MOST_LOST_NS))
@@ -319,8 +319,9 @@ class Sampler:
             for kept in self._kept:
                 kept.close()
 
-    def _sample(self, waited_ns: int) -> int:
+    def _sample(self, waited_ns: int, left: bool) -> int:
         """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
+        The main thread works where it ``left`` the lock for this, kept it until now, or is in no call of the kernel.
         Returns the frame of another thread than the main one that may have held it until now, 0 without one.
 
         Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
@@ -331,24 +332,26 @@ class Sampler:
         late, (_, lacked_ns) = waited_ns > cells.SAMPLE_NS, self._kept[1].lacked()
         kept, self._lacked_ns = late and waited_ns > 2 * (lacked_ns - self._lacked_ns), lacked_ns
         since_ns = now_ns - waited_ns if late else now_ns
+        elsewhere = (runs for thread, runs, waits in stacks if thread & THREAD != self._main_thread and runs == waits)
+        holder = next(filter(None, elsewhere), 0) if kept else 0
+        works = left or (kept and not holder) or not self._in_kernel()
         for thread, runs, waits in stacks:
             number = thread & THREAD
-            computes = waits in self._may_compute and number == self._main_thread and not self._in_kernel()
+            mains = works and number == self._main_thread
+            computes = mains and waits in self._may_compute and not self._in_kernel()
             innermost = runs if kept or computes else waits
             run = self._open.get(number)
             begin_ns = since_ns
             if run is not None:
                 if run[0] == innermost and run[2] <= now_ns and since_ns - run[2] <= cells.FOLLOWING_NS:
-                    run[2:] = now_ns, run[3] + 1, run[4] + late
+                    run[2:] = now_ns, run[3] + 1, run[4] + late, run[5] + mains
                     continue
                 self._close(number, run)
                 begin_ns = min(max(since_ns, run[2]), now_ns)
-            self._open[number] = [innermost, begin_ns, now_ns, 1, late]
+            self._open[number] = [innermost, begin_ns, now_ns, 1, late, mains]
         running = {thread & THREAD for thread, *_ in stacks}
         for number in self._open.keys() - running:  # another thread may get the number of one that has ended
             self._close(number, self._open.pop(number))
-        elsewhere = (runs for thread, runs, waits in stacks if thread & THREAD != self._main_thread and runs == waits)
-        holder = next(filter(None, elsewhere), 0) if kept else 0
         call = self._kept[2].words()[:1] if holder else []  # where the kernel tells in which call the main thread is
         return 0 if FUTEX and call and call[0].isdigit() and call[0] != FUTEX else holder
 
@@ -404,8 +407,7 @@ class Sampler:
 
     def _close(self, thread: int, run: list[int]) -> None:
         """Make the row of samples that have ended."""
-        frame, begin_ns, end_ns, count, late = run
-        self._cells.append(cells.samples(thread, frame, begin_ns, end_ns, count, late))
+        self._cells.append(cells.samples(thread, *run))
 
     def _stack(self, frame: Any) -> tuple[int, int]:
         """The key of a frame and of all that called it, of the outermost known ones where too many are known; and that

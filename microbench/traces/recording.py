@@ -424,9 +424,10 @@ class _Reader:
     def _read_samples(self) -> Samples | None:
         """Make ranges of the samples of each thread that submits work; of many threads, only of those with most calls.
 
-        While such a thread runs no Python (like the thread of PyTorch's backward pass), the main thread mostly waits
-        for it. Its ranges then say where the main thread is. A thread of Python's own without Python has ended, as a
-        server's do behind each request; it has the ranges of the main thread until another one has its number.
+        While such a thread runs no Python (like the thread of PyTorch's backward pass), its ranges are those of the
+        main thread where that is at work. Elsewhere they say where the main thread is, because it mostly waits for this
+        one. A thread of Python's own without Python has ended, as a server's do behind each request; it has the ranges
+        of the main thread until another one has its number.
         """
         calls, collector = self._collector.calls.rows, self._collector
         if not self._kept[cells.SAMPLES] or not len(calls):
@@ -443,6 +444,8 @@ class _Reader:
         submitting = {thread: numbers[thread] for thread in most if thread != NONE}
         each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
         main_lines = lines(each[main], lambda key: self._named_line(key, "main thread at "))
+        at_work = each[main].copy()
+        at_work["name"][2 * at_work["graph"] < at_work["size"]] = 0  # the key of no frame
         # What a late sample says counts from when it was due, and is surely so only when it was taken.
         due = {one: rows["begin_ns"][rows["flags"] == 0] for one, rows in each.items()}
         taken = {one: np.concatenate([due[one], rows["end_ns"]]).astype(np.int64) for one, rows in each.items()}
@@ -454,6 +457,7 @@ class _Reader:
                 both = filled(lines(rows, self._known_key, apart_ns), lines(each[main], self._known_key))
                 rows = np.zeros(len(both.name), rows.dtype)
                 rows["begin_ns"], rows["end_ns"], rows["name"] = both
+            rows = rows if ends or len(rows) else at_work
             found = lines(rows, self._named_line)
             found = within(found if ends or number == main else filled(found, main_lines), first_ns, last_ns)
             self._add_ranges(Category.LINE, thread, found)

@@ -12,7 +12,7 @@ SHOWN, LONGEST = 6, 160
 MORE = 1.1  # so much faster than the graph is another way worth its line
 NAMES = {
     "item": "reads", "to_host": "copies", "to_gpu": "copies", "sizes": "sizes", "wait": "waits", "print": "prints",
-    "file": "writes", "capturable": "optimizer",
+    "file": "writes", "capturable": "optimizer", "setting": "optimizer",
 }  # fmt: skip
 
 
