@@ -634,7 +634,7 @@ def test_a_wait_right_behind_a_copy_is_of_its_line() -> None:
         made.wait()
     line, begins_ns = made.name("train.py:9 step"), [begin for begin, _, name, _ in made.calls]
     asked = [place for place in range(len(made.calls)) if place % 23 == 20]
-    stacks = np.array([(begins_ns[place], line, 0) for place in asked], STACKS)
+    stacks = np.array([(begins_ns[place], line, NONE, 0) for place in asked], STACKS)
     found = called_from(made.trace(stacks=stacks))
     assert set(found) == {*asked, *(place + 1 for place in asked)}
     assert set(found.values()) == {line}

@@ -111,6 +111,20 @@ def test_calls_that_are_asked_name_exactly_the_line_that_makes_them(place: Place
     assert found <= {(4, "program.py:3 few"), (6, "program.py:5 many")}
 
 
+def test_the_line_of_a_package_that_waits_is_named_beside_the_programs_own(place: Place, tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "slow"
+    package.mkdir(parents=True)
+    text = "import torch\ndef outer():\n    return inner()\ndef inner():\n    torch.unlocked.stand_in_steps(1, 5)\n"
+    (package / "__init__.py").write_text(text)
+    text = "import time, torch, slow\nfor _ in range(1500):\n    torch.catch_up()\n    slow.outer()\n    time.sleep(0.001)\n"
+    trace = only(place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package.parent}"))
+    recorded = diagnose(trace, costs()).recorded
+    assert recorded is not None
+    (wait,) = recorded.blockers
+    assert (wait.place, wait.package) == ("program.py:4 <module>", "slow/__init__.py:5 inner")
+    assert {trace.names[one] for one in called_from(trace, "package").values()} == {wait.package}
+
+
 def test_without_stacks_nothing_is_sampled(place: Place, tmp_path: Path) -> None:
     done = place.recorded(f"{SLOW}train(3)", tmp_path)
     trace = only(done)
@@ -136,7 +150,7 @@ def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_
     assert {"models/net.py:3 conv2", "library.py wait"} <= set(names(trace, trace.ranges))
     found = owners(idle_of(trace))
     first = next(one for one in found if one.name != ABSENT)
-    assert (first.name, first.most) == ("library", "library.py wait")
+    assert (first.name, first.most) == ("library", "models/net.py:3 conv2")
     assert sum(one.seconds for one in found) > 0.3
 
 

@@ -97,8 +97,9 @@ class Part(NamedTuple):
     ns: IntArray
 
 
-def called_from(trace: Trace) -> dict[int, int]:
+def called_from(trace: Trace, whose: Literal["name", "package"] = "name") -> dict[int, int]:
     """The calls whose line of Python is known, because the recorder asked: the place of the line's name by the call's.
+    It is the program's own line, or that of the package called there, which may be NONE.
 
     A wait right behind a copy has the copy's line: `.item()` and `.to(device)` make both calls.
     """
@@ -106,7 +107,7 @@ def called_from(trace: Trace) -> dict[int, int]:
     places = np.searchsorted(begins_ns, stacks["at_ns"])
     found = np.append(begins_ns, NONE)[places] == stacks["at_ns"]
     found &= np.append(trace.calls["thread"], NONE)[places] == stacks["thread"]
-    asked = dict(zip(places[found].tolist(), stacks["name"][found].tolist(), strict=True))
+    asked = dict(zip(places[found].tolist(), stacks[whose][found].tolist(), strict=True))
     kinds, calls = by_name(trace, doing)[trace.calls["name"]], trace.calls
     for place, name in list(asked.items()):
         later = place + 1 + np.flatnonzero(calls["thread"][place + 1 : place + NEXT] == calls["thread"][place])

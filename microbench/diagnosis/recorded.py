@@ -67,13 +67,15 @@ Change = Literal["waits", "pinned", "pauses", "allocation"]
 
 class Blocker(msgspec.Struct, frozen=True):
     """A call inside the step that no graph can hold: why, its name, the host code around it, how often a step, and
-    where: ahead of the step's kernels, behind them, or within."""
+    where: ahead of the step's kernels, behind them, or within. Then the line of a package that makes most such calls
+    there, or ""."""
 
     why: str
     call: str
     place: str
     count: float
     where: Where = "within"
+    package: str = ""
 
 
 class SmallCopies(NamedTuple):
@@ -604,6 +606,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     kinds, last = by_name(trace, doing), dict[int, int]()
     found: dict[tuple[tuple[int, ...], str, str], Counter[tuple[bool, str, Where]]] = {}
     asked, alike = called_from(trace), steps.likeness >= ALIKE
+    packages, lines_of = called_from(trace, "package"), dict[tuple[str, str, str], Counter[str]]()
     beside = [] if alike else Tokens(trace).beside(np.arange(begin, end)).tolist()
     of = {
         thread: slices(trace, thread, functions=False)
@@ -628,7 +631,9 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         ahead, at, behind = np.searchsorted(launches, (steps.calls[step], call, steps.calls[step + 1])).tolist()
         where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
-        places[call in asked, without_number(name_of(trace, name)), where] += 1
+        places[call in asked, (place := without_number(name_of(trace, name))), where] += 1
+        if (package := packages.get(call, NONE)) != NONE:
+            lines_of.setdefault((why, name_of(trace, row["name"]), place), Counter())[trace.names[package]] += 1
     whole, lies = Counter[tuple[str, str, str]](), dict[tuple[str, str, str], set[Where]]()
     for (_, why, call_name), places in found.items():
         _, place, where = max(places, key=lambda one: (one[0], one[1] != "", places[one]))
@@ -636,7 +641,9 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         lies.setdefault((why, call_name, place), set()).add(where)
     for one, count in whole.most_common():
         if count > 1 or steps.count == 1:  # a single call, like the wait at the end, is not part of a step
-            yield Blocker(*one, count / steps.count, next(where for where in WHERES if where in lies[one]))
+            where = next(where for where in WHERES if where in lies[one])
+            line = next((name for name, _ in lines_of.get(one, Counter()).most_common(1)), "")
+            yield Blocker(*one, count / steps.count, where, line)
 
 
 def layer_of(trace: Trace) -> str:

@@ -951,6 +951,7 @@ def _processor(diagnosis: Diagnosis, processor: Processor | None) -> Iterator[Fi
 def blocker_words(blocker: Blocker) -> str:
     """A blocker in words: "cudaStreamSynchronize in aten::item (1 a step)"."""
     place = f" in {plain(blocker.place, LONGEST_NAME)}" if blocker.place else ""
+    place += f", most in {plain(blocker.package, LONGEST_NAME)}" if blocker.package else ""
     count = f"{blocker.count:.0f}" if blocker.count >= 1 else f"{blocker.count:.2f}"
     return f"{blocker.call}{place} ({count} a step)"
 

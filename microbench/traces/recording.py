@@ -170,10 +170,12 @@ def unmangled(name: str) -> str:
 
 class Stack(NamedTuple):
     """The innermost line of the program's own code, and the functions of packages called from there, the outermost
-    first; without code of its own the innermost line of all, and all functions."""
+    first; without code of its own the innermost line of all, and all functions. Then the innermost line of a package
+    called from there that is not PyTorch; "" without one."""
 
     line: str
     functions: tuple[str, ...] = ()
+    package: str = ""
 
 
 def _in_package(functions: Sequence[str]) -> str:
@@ -228,7 +230,7 @@ class _Texts:
 
     def _frame(self, key: int, caller: int, own: bool, place: str) -> None:
         """Take a frame: the line is the innermost one of the program's own code, and the function is of a package."""
-        line, functions = self.lines.get(caller, Stack(""))
+        line, functions, package = self.lines.get(caller, Stack(""))
         by_own, name = caller in self._own, LINE_NUMBER.sub("", place)
         if own or by_own:
             self._own.add(key)
@@ -239,7 +241,8 @@ class _Texts:
         if name == place:  # a function in C, which has no lines
             name, place = f"{place} at {line}{_in_package(functions) if by_own else ''}", line
         called = () if own else (*functions[: MOST_DEEP - 1], name)
-        self.lines[key] = Stack(line if by_own and not own else place, called)
+        package = "" if own or not by_own else package if place.startswith("torch/") or place == line else place
+        self.lines[key] = Stack(line if by_own and not own else place, called, package)
 
     def _kernel(self, mangled: str) -> str:
         """The readable name of a kernel, with a number if others have the same."""
@@ -419,6 +422,7 @@ class _Reader:
         stacks = np.zeros(len(rows), STACKS)
         stacks["at_ns"], stacks["thread"] = rows["begin_ns"], self._threads(rows)
         stacks["name"] = _each(rows["name"], self._named_line)
+        stacks["package"] = _each(rows["name"], self._named_package)
         return np.sort(stacks[stacks["name"] != NONE], order="at_ns")
 
     def _read_samples(self) -> Samples | None:
@@ -494,8 +498,12 @@ class _Reader:
 
     def _named_line(self, key: int, words: str = "") -> int:
         """The place of the name of a line of Python; NONE if the recording does not name it."""
-        line, _ = self._texts.lines.get(key, Stack(""))
+        line = self._texts.lines.get(key, Stack("")).line
         return self._collector.name(words + line) if line else NONE
+
+    def _named_package(self, key: int) -> int:
+        line = self._texts.lines.get(key, Stack("")).package
+        return self._collector.name(line) if line else NONE
 
     def _functions(self, rows: Table) -> Iterator[Lines]:
         """The functions of packages that a thread was in, the outermost ones first. Only what lies in one function goes
@@ -505,7 +513,7 @@ class _Reader:
             numbers: dict[tuple[str, ...], int] = {}
 
             def number(key: int, depth: int = depth, numbers: dict[tuple[str, ...], int] = numbers) -> int:
-                line, functions = stacks[key]
+                line, functions, _ = stacks[key]
                 outer = (line, *functions[:depth])
                 return numbers.setdefault(outer, len(numbers)) if len(functions) >= depth else NONE
 

@@ -52,8 +52,9 @@ CALLS = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread
 RANGES = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4"), ("kind", "i1")])
 # Ends of turns of Python loops: ``loop`` is a place in Trace.loops. The turns behind a ``last`` one are not noted.
 TURNS = np.dtype([("at_ns", "i8"), ("loop", "i4"), ("thread", "i4"), ("last", "?")])
-# Stacks of Python that call CUDA: the begin of the call, and the line of the program's own code.
-STACKS = np.dtype([("at_ns", "i8"), ("name", "i4"), ("thread", "i4")])
+# Stacks of Python that call CUDA: the begin of the call, the line of the program's own code, and that of the package
+# called there that calls CUDA, or NONE.
+STACKS = np.dtype([("at_ns", "i8"), ("name", "i4"), ("package", "i4"), ("thread", "i4")])
 # What a call waited for, where the recorder says so: ``stream`` (NONE: the host) waits for ``on_stream`` (NONE: all) up
 # to the event that the call ``on_call`` recorded.
 SYNCS = np.dtype(
