@@ -198,7 +198,8 @@ class Graphed:
         if kind[1:] != tuple(seen[1:]):
             return "grad mode, autocast or what also() returns is another"
         names = _changed(places, values, [held(now(*place)) for _, *place in places])
-        return f"{', '.join(names) or 'what it reads'} has another value in too many calls"
+        has = "have other values" if len(names) > 1 else "has another value"
+        return f"{', '.join(names) or 'what it reads'} {has} in too many calls"
 
 
 def _changed(places: Any, before: Any, after: Any) -> list[str]:
