@@ -137,6 +137,34 @@ def test_a_rate_that_the_step_sets_anew_is_named_beside_the_other_calls(each: in
         assert report.blockers[1].call == "SGD's lr"
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda group, calls: group.update(lr=group["lr"] * 0.9), True),
+        (lambda group, calls: group.update(lr=0.5 if calls == 1 else torch.tensor(0.5)), True),
+        (lambda group, calls: group.update(betas=(0.9 / calls, 0.99)), True),
+        (lambda group, calls: group.setdefault("initial_lr", 0.1), False),
+        (lambda group, calls: group.update(foreach=calls > 1), False),
+        (lambda group, calls: group.update(weight_decay=float("nan")), False),
+        (
+            lambda group, calls: group.update(lr=1 / calls) or [][calls - 1 :][0] if calls > 1 else group.update(lr=2),
+            False,
+        ),
+    ],
+)
+def test_what_a_step_does_to_settings_ends_no_look_for_blockers(change: Any, named: bool) -> None:
+    from microbench.capture.blockers import blockers
+
+    optimizer = torch.optim.SGD([{"params": [torch.ones(2, requires_grad=True)], "betas": (0.5, 0.9)}], lr=1)
+    held = Space(calls=0)
+
+    def step() -> None:
+        held.calls += 1
+        change(optimizer.param_groups[0], held.calls)
+
+    assert [one.kind for one in blockers(step, step, [optimizer]).blockers] == ["setting"] * named
+
+
 def test_a_call_of_a_library_or_of_a_backward_pass_is_named_with_what_helps(tmp_path: Path) -> None:
     text = "def without(a):\n    return a[a > 0]\n"
     loops = load_module(tmp_path / "site-packages" / "torch_geometric" / "loops.py", text)

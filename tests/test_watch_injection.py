@@ -217,6 +217,50 @@ def test_work_of_calls_in_a_pause_is_left_out(parts: Parts) -> None:
     assert parts.parts.finished_kernels() == len(kernels) - 10 - 3, "those of graphs do not count"
 
 
+def test_work_of_a_pause_that_comes_later_is_left_out(parts: Parts) -> None:
+    """A recording keeps copies on in pauses, and CUPTI may hand them over when the next window has begun."""
+    records = records_of_the_stand_in(parts.cupti)
+    whole = parts.kept(records, False)
+    whole = whole[(whole["kind"] != cells.NAME) & (whole["kind"] != cells.OVERHEAD)]
+    first, last = (int(whole["correlation"][place]) for place in (10, 40))
+    set_pause = parts.parts.set_pause
+    set_pause.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
+    try:
+        for behind in (last, 0):
+            set_pause(first, behind)
+            found = parts.kept(records, False)
+            found = found[(found["kind"] != cells.NAME) & (found["kind"] != cells.OVERHEAD)]
+            kept = (whole["correlation"] <= first) | ((whole["correlation"] >= last) & (behind > 0))
+            assert found["correlation"].tolist() == whole["correlation"][kept].tolist()
+            assert len(found) < len(whole)
+    finally:
+        set_pause(0, 0)
+
+
+def test_a_pause_ends_at_the_first_call_of_any_thread_that_is_no_wait(parts: Parts) -> None:
+    parts.parts.first_behind_pause.restype = ctypes.c_uint64
+    kept = {number: ctypes.c_uint64() for number in (60, 100, 101)}
+
+    def call(number: int, correlation: int, *leaves: int) -> None:
+        for one in leaves:
+            parts.parts.enter_or_leave(number, correlation, one, ctypes.byref(kept[correlation]))
+
+    def submit() -> None:
+        parts.parts.set_pause(ctypes.c_uint64(50), ctypes.c_uint64(0))
+        call(131, 60, 0, 1)
+        assert parts.parts.first_behind_pause() == 0, "a wait may have begun in the pause"
+        call(211, 100, 0)
+        call(211, 101, 0, 1)
+        assert parts.parts.first_behind_pause() == 101
+        call(211, 100, 1)
+        assert parts.parts.first_behind_pause() == 100
+
+    try:
+        parts.calls(actions_of_the_stand_in(), submit)
+    finally:
+        parts.parts.set_pause(ctypes.c_uint64(0), ctypes.c_uint64(0))
+
+
 ACTIONS = {
     (2, 211): RECORDED | LAUNCHES, (1, 307): RECORDED | LAUNCHES, (2, 41): RECORDED, (2, 51): RECORDED,
     (2, 131): RECORDED | WAITS_FOR_STREAM, (2, 311): RECORDED | REPLAYS, (2, 147): RECORDED | STREAM_WAITS,

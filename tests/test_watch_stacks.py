@@ -116,7 +116,8 @@ def test_the_line_of_a_package_that_waits_is_named_beside_the_programs_own(place
     package.mkdir(parents=True)
     text = "import torch\ndef outer():\n    return inner()\ndef inner():\n    torch.unlocked.stand_in_steps(1, 5)\n"
     (package / "__init__.py").write_text(text)
-    text = "import time, torch, slow\nfor _ in range(1500):\n    torch.catch_up()\n    slow.outer()\n    time.sleep(0.001)\n"
+    text = "import time, torch, slow\nfor _ in range(1500):\n    torch.catch_up()\n    slow.outer()\n"
+    text += "    time.sleep(0.001)\n"
     trace = only(place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package.parent}"))
     recorded = diagnose(trace, costs()).recorded
     assert recorded is not None
@@ -218,6 +219,29 @@ while submits.is_alive():
     first, *others = owners(idle_of(trace))
     assert (first.name, first.most) == ("your own code", "program.py:3 draw")
     assert first.seconds > 3 * sum(one.seconds for one in others)
+
+
+def test_a_main_thread_that_waits_a_little_for_the_frameworks_thread_has_not_its_time(
+    place: Place, tmp_path: Path
+) -> None:
+    """As a step of PyTorch: it computes for 20 ms, and then waits some ms for the thread of the backward pass."""
+    text = """import time, torch
+def forward():
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until: pass
+def backward():
+    torch.unlocked.stand_in_elsewhere(1)
+for _ in range(60):
+    torch.catch_up()
+    forward()
+    torch.catch_up()
+    backward()
+"""
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    found = {one.name: one for one in owners(idle_of(trace))}
+    own, others = found["your own code"], found["the framework's other threads"]
+    assert (own.most, others.most) == ("program.py:4 forward", "main thread at program.py:6 backward")
+    assert own.seconds - own.most_s < others.seconds / 10
 
 
 def test_who_keeps_the_lock_in_a_long_call_is_named_by_the_next_sample(place: Place, tmp_path: Path) -> None:

@@ -109,15 +109,15 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
     looking.frame = None  # it holds what the call made
     found += looking.found
     once = settings(optimizers)
-    if changed := [key for key, value in once.items() if value != before[key]]:
-        call()
+    changed = [key for key, value in once.items() if before.get(key, value) != value]
+    if changed and attempt(call).error is None:
         again = settings(optimizers)
         found += [
             Blocker(
                 "setting", "", f"{type(optimizers[place]).__name__}'s {name}",
                 "the step sets it anew, and a replay keeps the first value", ADVICE["setting"],
             )
-            for place, name in dict.fromkeys((key[0], key[2]) for key in changed if again[key] != once[key])
+            for place, name in dict.fromkeys((key[0], key[2]) for key in changed if again.get(key) != once[key])
         ]  # fmt: skip
     merged: dict[tuple[str, str, str, int], Blocker] = {}
     for one in found:
@@ -126,14 +126,14 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
     return Looked(list(merged.values()), looking.results, looking.operations)
 
 
-def settings(optimizers: list[Any]) -> dict[tuple[int, int, str], float]:
-    """The numbers in the groups of optimizers, by the places of both and their names."""
+def settings(optimizers: list[Any]) -> dict[tuple[int, int, str], Any]:
+    """The numbers in the groups of optimizers but NaN, by the places of both and their names."""
     return {
         (place, number, name): value
         for place, one in enumerate(optimizers)
         for number, group in enumerate(one.param_groups)
         for name, value in group.items()
-        if isinstance(value, float)
+        if isinstance(value, int | float | tuple) and not isinstance(value, bool) and value == value
     }
 
 

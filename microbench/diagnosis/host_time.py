@@ -99,7 +99,8 @@ class Part(NamedTuple):
 
 def called_from(trace: Trace, whose: Literal["name", "package"] = "name") -> dict[int, int]:
     """The calls whose line of Python is known, because the recorder asked: the place of the line's name by the call's.
-    It is the program's own line, or that of the package called there, which may be NONE.
+    That is the program's own line, or that of the package called there: NONE where the program itself, PyTorch, JAX or
+    Python's library makes the call.
 
     A wait right behind a copy has the copy's line: `.item()` and `.to(device)` make both calls.
     """

@@ -44,6 +44,7 @@ SUBMITTERS = (
     OPERATORS, ELSEWHERE, BACKWARD, "torch.nn modules", "torch.autograd", "torch", "transformers", "diffusers", "timm",
     "torchvision", "torch_geometric",
 )  # fmt: skip
+LOOPS = ("lightning", "pytorch_lightning", "accelerate", "deepspeed", "ignite", "fastai")  # have the program's loop
 FRAMEWORK = {*SUBMITTERS, "torch.optim", COMPILED, "cupy", "jax", "jaxlib", "flax", "optax"}
 HELPS = {
     **dict.fromkeys(SUBMITTERS, "a graph or torch.compile saves it"),
@@ -169,9 +170,10 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
 
 def own_line(owner: str, names: Sequence[str]) -> str:
     """The program's own line that calls a package which is no framework, because it can be changed. "" without one."""
-    if owner in FRAMEWORK or owner in HELPS or owner.startswith(WAITING):
+    if owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in ")):
         return ""
-    return next((name for name in reversed(names) if LINE_OF_CODE.search(name) and _of_name(name) == OWN), "")
+    line = next((name for name in reversed(names) if LINE_OF_CODE.search(name) and _of_name(name) == OWN), "")
+    return line if line.partition("/")[0].partition(".py:")[0] != owner.removeprefix(PYTHONS) else ""
 
 
 def awaits(owner: str) -> bool:

@@ -632,8 +632,9 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
         places[call in asked, (place := without_number(name_of(trace, name))), where] += 1
-        if (package := packages.get(call, NONE)) != NONE:
-            lines_of.setdefault((why, name_of(trace, row["name"]), place), Counter())[trace.names[package]] += 1
+        if call in packages:
+            by = name_of(trace, packages[call])
+            lines_of.setdefault((why, name_of(trace, row["name"]), place), Counter())[by] += 1
     whole, lies = Counter[tuple[str, str, str]](), dict[tuple[str, str, str], set[Where]]()
     for (_, why, call_name), places in found.items():
         _, place, where = max(places, key=lambda one: (one[0], one[1] != "", places[one]))

@@ -46,7 +46,7 @@ enum {
 /* CUPTI makes records of these kinds. The rows of calls (RUNTIME, DRIVER), waits (SYNC) and events are made while the
  * program calls, because CUPTI's own records of them cost several times as much. */
 static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD}, CALLS[] = {RUNTIME, DRIVER};
-static const int ENDING_KINDS[] = {KERNEL, OVERHEAD}; /* with a window */
+static const int ENDING_KINDS[] = {KERNEL, OVERHEAD}; /* Their records end with a window. */
 /* What is done about a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD
  * marks calls of the variant with a default stream for each thread, LAUNCHES those of one kernel, and REPLAYS of a graph. */
 enum {
@@ -220,7 +220,8 @@ static _Atomic uint64_t first_call;
  * last graph that is replayed, of the last one that has a record by now, of the first launch of either, and of the last
  * call. In a pause last_counted is the correlation of the last call whose work counts, and otherwise 0. */
 static _Atomic uint64_t launched, finished, nodes, replayed, ran, first_launch, last_call, last_counted;
-/* The correlations of the last call before the pause that came last, and of the first call behind it. */
+/* The correlations of the last call before the last pause, and of the first one behind it that is no wait. The reader
+ * leaves out what CUPTI hands over a pause later. */
 static _Atomic uint64_t before_pause, behind_pause;
 
 static pthread_mutex_t turns = PTHREAD_MUTEX_INITIALIZER; /* of what follows; the other two may be taken within it */
@@ -429,14 +430,16 @@ static void keep_records(uint8_t *buffer, size_t valid_bytes, bool left) {
     uint8_t *record = NULL;
     uint64_t least = left ? READ(first_call) ? READ(first_call) : UINT64_MAX : 0;
     while (!cupti.next_record(buffer, valid_bytes, &record)) {
-        uint64_t first = READ(first_launch), last = READ(last_counted), before = READ(before_pause), behind = READ(behind_pause);
+        uint64_t first = READ(first_launch), last = READ(last_counted);
+        uint64_t before = READ(before_pause), behind = READ(behind_pause);
         if (u32(record) == KERNEL) {
             uint32_t correlation = u32(record + 92), graph = u32(record + 156);
             put_name(u64(record + 104));
             if (!graph && first && correlation >= first && (!last || correlation <= last)) finished++;
         }
         Row *row = &next_cell()->row;
-        if (!fill(row, record) || (ending && row->end_ns == 0) || (last && row->correlation > last) || row->correlation < least
+        if (!fill(row, record) || (ending && row->end_ns == 0) || row->correlation < least
+            || (last && row->correlation > last)
             || (before && row->correlation > before && (!behind || row->correlation < behind)))
             waiting--;
         else if (row->graph) {
@@ -637,7 +640,7 @@ static const Wanted PYTHONS[] = {
  * calls this in its main thread, between two of its instructions, and there the lock is left to the thread of samples. */
 
 enum { LEFT_NS = 500000, FIRST_AGAIN_NS = 100000000 };
-static _Atomic uint32_t lock_wanted, lock_left_ns; /* and for how long it was left the last time */
+static _Atomic uint32_t lock_wanted, lock_left_ns, lock_given; /* for how long it was left last, and that it is left */
 static _Atomic uint64_t lock_again_ns;             /* when Python is asked again although it has not answered */
 static uint64_t lock_apart_ns = FIRST_AGAIN_NS;
 static bool lock_ended = true; /* Python may be gone */
@@ -651,6 +654,7 @@ static int leave_lock(void *unused) {
     lock_again_ns = 0;
     if (!lock_wanted || getpid() != process) return 0;
     began_ns = monotonic_ns();
+    lock_given = 1;
     thread = python.save_thread();
     syscall(SYS_futex, &lock_wanted, FUTEX_WAIT_PRIVATE, 1, &left, NULL, 0);
     python.restore_thread(thread);
@@ -692,6 +696,11 @@ EXPORTED uint32_t microbench_has_lock(void) {
     lock_wanted = 0;
     syscall(SYS_futex, &lock_wanted, FUTEX_WAKE_PRIVATE, 1, NULL);
     return atomic_exchange(&lock_left_ns, 0);
+}
+
+/* Whether the main thread has left the lock since this was last asked: it was computing in Python then. */
+EXPORTED uint32_t microbench_lock_given(void) {
+    return atomic_exchange(&lock_given, 0);
 }
 
 /* Wait until a call asks, at most for a time, and want Python's lock then. Returns whether one does. */
@@ -739,7 +748,8 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
         return;
     }
     if (!READ(first_call)) SET(first_call, data->correlation);
-    if (!paused && !READ(behind_pause)) SET(behind_pause, data->correlation);
+    if (!paused && !waits(action) && (!READ(behind_pause) || data->correlation < READ(behind_pause)))
+        SET(behind_pause, data->correlation);
     if (!paused && data->correlation > READ(last_call)) SET(last_call, data->correlation);
     calls[waiting_calls++] = (Row){
         .kind = runtime ? RUNTIME : DRIVER, .detail = number, .begin_ns = begin_ns, .end_ns = end_ns,
@@ -857,7 +867,8 @@ static bool begin_window(unsigned number) {
     bool goes_on = !over(number) && !last_window && enable();
     if (goes_on) {
         before_pause = READ(last_counted);
-        launched = finished = nodes = replayed = ran = first_launch = behind_pause = last_counted = held_ns = 0;
+        launched = finished = nodes = replayed = ran = first_launch = behind_pause = held_ns = 0;
+        last_counted = 0; /* at last, because from now on rows are kept */
         window++;
         window_begin_ns = now_ns();
         microbench_shared.window_open = 1;
@@ -1082,6 +1093,7 @@ static bool write_first_cells(uint32_t version, const char *program) {
             }
     write_cells();
     int error = failure;
+    stopped = error != 0;
     pthread_mutex_unlock(&mutex);
     return !error || unwritable(error);
 }
@@ -1103,13 +1115,14 @@ static void clear(void) {
     file = -1;
     written_bytes = failure = waiting = waiting_calls = window = 0;
     launched = finished = nodes = replayed = ran = first_call = first_launch = last_call = last_counted = 0;
-    before_pause = behind_pause = dropped_calls = 0;
+    behind_pause = dropped_calls = 0;
+    before_pause = 1; /* what came before the recording counts as a pause */
     ending = locked_out = hears = last_window = false;
     microbench_shared.has_launched = 0;
     microbench_shared.answers = microbench_shared.asks = held_ns = 0;
     microbench_shared.window_open = 1;
     generation++;
-    stopped = forked = told_of_fork = false;
+    forked = told_of_fork = false; /* still stopped: CUPTI may hand copies over before there is a file */
 }
 
 static void mark_fork(void) {
@@ -1203,7 +1216,7 @@ EXPORTED const char *microbench_end(int why) {
                    failure == EBADF ? "the program closed its file" : strerror(failure));
             said = reason;
         }
-        if (why == AFTER_A_BLOCK) cupti.flush_period(0);
+        if (why != AT_EXIT) cupti.flush_period(0);
         if (why != AT_EXIT && subscriber) cupti.unsubscribe(subscriber);
         active = why == AT_EXIT;
     }

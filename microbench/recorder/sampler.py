@@ -238,6 +238,7 @@ class Sampler:
         self._shared, self._main_thread = shared, main_thread
         self._asked, self._write = library.microbench_asked, library.microbench_give_samples
         self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
+        self._lock_given = keeping.microbench_lock_given
         self._begins = library.microbench_samples
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible: tuple[str, str] | None = None  # why samples are missing, and what to do
@@ -289,7 +290,7 @@ class Sampler:
                     self.impossible = forbidden or self.impossible
                     wanted = not forbidden and bool(self._shared.window_open)
                     self._shared.answers = wanted
-                    holder = self._sample(began_ns - due_ns, lost_ns > 0) if wanted else 0
+                    holder = self._sample(began_ns - due_ns) if wanted else 0
                     if wanted or self._since is not None:
                         self._account(wanted, holder)
                     takes_ns = max(time.thread_time_ns() - before_ns, min(lost_ns, MOST_LOST_NS))
@@ -319,9 +320,9 @@ class Sampler:
             for kept in self._kept:
                 kept.close()
 
-    def _sample(self, waited_ns: int, left: bool) -> int:
+    def _sample(self, waited_ns: int) -> int:
         """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
-        The main thread works where it ``left`` the lock for this, kept it until now, or is in no call of the kernel.
+        The main thread works where it left the lock for this, or is in no call of the kernel.
         Returns the frame of another thread than the main one that may have held it until now, 0 without one.
 
         Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
@@ -334,12 +335,12 @@ class Sampler:
         since_ns = now_ns - waited_ns if late else now_ns
         elsewhere = (runs for thread, runs, waits in stacks if thread & THREAD != self._main_thread and runs == waits)
         holder = next(filter(None, elsewhere), 0) if kept else 0
-        works = left or (kept and not holder) or not self._in_kernel()
+        computes = not self._in_kernel()
+        works = bool(self._lock_given()) or computes
         for thread, runs, waits in stacks:
             number = thread & THREAD
             mains = works and number == self._main_thread
-            computes = mains and waits in self._may_compute and not self._in_kernel()
-            innermost = runs if kept or computes else waits
+            innermost = runs if kept or (mains and computes and waits in self._may_compute) else waits
             run = self._open.get(number)
             begin_ns = since_ns
             if run is not None:

@@ -78,6 +78,7 @@ EXACT = {
     cells.COLLECTED: "Python's garbage collection", cells.ABSENT: "waiting for a processor",
     cells.LOCKED: "waiting for Python's lock",
 }  # fmt: skip
+CALLERS = ("torch", "jax", "jaxlib")  # packages whose own lines make most CUDA calls
 PYTHON_LIBRARY = re.compile(r"python3\.\d+$|lib-dynload$|<")
 LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
@@ -171,7 +172,7 @@ def unmangled(name: str) -> str:
 class Stack(NamedTuple):
     """The innermost line of the program's own code, and the functions of packages called from there, the outermost
     first; without code of its own the innermost line of all, and all functions. Then the innermost line of a package
-    called from there that is not PyTorch; "" without one."""
+    called from there, other than PyTorch, JAX and Python's library; "" without one."""
 
     line: str
     functions: tuple[str, ...] = ()
@@ -181,8 +182,12 @@ class Stack(NamedTuple):
 def _in_package(functions: Sequence[str]) -> str:
     """The package whose function is the innermost one beside those of Python's library: ", in joblib"."""
     parts = (name.partition("/")[0] for name in reversed(functions) if "/" in name)
-    others = (one for one in parts if one not in sys.stdlib_module_names and not PYTHON_LIBRARY.match(one))
-    return next((f", in {one}" for one in others), "")
+    return next((f", in {one}" for one in parts if not _is_pythons_own(one)), "")
+
+
+def _is_pythons_own(package: str) -> bool:
+    """Whether the first part of a path is of Python's library."""
+    return package in sys.stdlib_module_names or PYTHON_LIBRARY.match(package) is not None
 
 
 class _Texts:
@@ -241,7 +246,11 @@ class _Texts:
         if name == place:  # a function in C, which has no lines
             name, place = f"{place} at {line}{_in_package(functions) if by_own else ''}", line
         called = () if own else (*functions[: MOST_DEEP - 1], name)
-        package = "" if own or not by_own else package if place.startswith("torch/") or place == line else place
+        first = place.partition("/")[0].partition(".py:")[0]
+        if own or not by_own:
+            package = ""
+        elif place != line and first not in CALLERS and not _is_pythons_own(first):
+            package = place
         self.lines[key] = Stack(line if by_own and not own else place, called, package)
 
     def _kernel(self, mangled: str) -> str:

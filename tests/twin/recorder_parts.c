@@ -48,6 +48,22 @@ void called_by_name(void *user, uint32_t domain, uint32_t number, const void *ab
     called(user, domain, number, about);
 }
 
+/* A pause ended before the call ``before``, and the first call behind it is ``behind``, or 0. */
+void set_pause(uint64_t before, uint64_t behind) {
+    before_pause = before;
+    behind_pause = behind;
+}
+
+uint64_t first_behind_pause(void) {
+    return behind_pause;
+}
+
+/* A call of the runtime enters, or leaves. */
+void enter_or_leave(uint32_t number, uint32_t correlation, int leaves, uint64_t *kept) {
+    Called data = {.leaves = leaves, .kept = kept, .correlation = correlation};
+    called(NULL, 2, number, &data);
+}
+
 void end_calls(void) {
     write_calls();
 }
