@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from test_traces_nsys import names, sound
 
+from microbench.diagnosis.health import launches_of
 from microbench.diagnosis.idle import idle
 from microbench.diagnosis.utilisation import compare
 from microbench.gpu.machine.utilisation import Process, Sampler
@@ -54,6 +55,21 @@ with torch.cuda.graph(graph, stream=stream):
         values.add_(1)
 for step in range(100):
     graph.replay()
+torch.cuda.synchronize()
+"""
+# Sums over all of a tensor and `unique` make memsets, also in the thread of the backward pass.
+MOVES = """
+import time, torch
+ones = torch.ones(1 << 20, device="cuda", requires_grad=True)
+other, host = torch.zeros(1 << 20, device="cuda"), torch.zeros(1 << 10).pin_memory()
+until = time.monotonic() + 8
+while time.monotonic() < until:
+    for _ in range(20):
+        (ones * other).square().sum().backward()
+        other.copy_(ones.detach() + ones.grad.sum())
+        ones.grad.zero_()
+        torch.unique((other[:1000] * 8).long())
+        host.copy_(other[: 1 << 10], non_blocking=True)
 torch.cuda.synchronize()
 """
 PROFILED = """
@@ -483,6 +499,27 @@ while time.monotonic() < end:
     spin[132, 256](values, 2000)
     cuda.synchronize()
 """
+
+
+def test_programs_of_copies_and_memsets_outlive_many_windows(tmp_path: Path) -> None:
+    """CUPTI 13.0.85 ended such programs, the more often the more of them had the GPU, while kinds of records ended."""
+    (tmp_path / "program.py").write_text(MOVES)
+    command = [sys.executable, "-m", "microbench", "watch", "--window", "100ms", "--every", "200ms", "-o"]
+    started = [
+        subprocess.Popen(
+            [*command, str(tmp_path / str(number)), "--", sys.executable, str(tmp_path / "program.py")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(6)
+    ]  # fmt: skip
+    ended = [(one.communicate(timeout=120), one.returncode) for one in started]
+    assert [code for _, code in ended] == [0] * len(started), [errors[-500:] for (_, errors), _ in ended]
+    for number in range(len(started)):
+        (file,) = (tmp_path / str(number)).iterdir()
+        trace = read(file)
+        assert len(trace.windows) > 10
+        launches, _, submits = launches_of(trace)
+        assert np.count_nonzero(launches & ~submits) < launches.sum() / 100
 
 
 def test_nvml_and_gpm_give_figures_of_the_recorded_time(tmp_path: Path) -> None:
