@@ -64,7 +64,8 @@ NEAR, USUAL_WAY_NS = 1.25, 8_000
 FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls")
 # Operators that compute by cuBLAS or cuDNN. Before their first launch these libraries are loaded, and choose kernels.
 BY_LIBRARY, LIBRARY_NS = re.compile(r"aten::\w*(?:conv|mm\b|matmul|linear|attention)"), 5_000_000
-FEW_LOADS = 3  # of more of them most are in the first half, if they are the first use
+# Of more first uses, with so much work for each, most are in the first half, if they are the start.
+FEW_LOADS, WORK_EACH = 3, 10
 
 
 Stack = tuple[str, ...]
@@ -207,7 +208,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     between_ns = np.zeros(len(gaps.begin_ns))
     loads_code = np.array([any(one in name for one in CODE) for name in (*trace.names, "")])
     by_library = np.array([bool(BY_LIBRARY.match(name)) for name in (*trace.names, "")])
-    loads_ns = [np.empty((0, 2), np.int64)]
+    loads_ns, builds_ns = [np.empty((0, 2), np.int64)], [np.empty((0, 2), np.int64)]
     half_ns, first_use_ns, waited_ns = np.median(begins_ns) if len(begins_ns) else 0, 0, 0
     for pieces in stretches(trace, gaps):
         length_ns = pieces.end_ns - pieces.begin_ns
@@ -218,9 +219,9 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         if len(trace.calls):
             compiles = loads_code[trace.calls["name"][at]] & (pieces.cause == CAUSES.index(BETWEEN))
             compiles &= length_ns > LONGEST_CALL_NS
-        first |= compiles
+        builds_ns.append(np.stack([pieces.end_ns, length_ns], axis=1)[compiles & ~first])
         loading = by_library[np.maximum(pieces.name, NONE)] & (pieces.cause == CAUSES.index(BETWEEN))
-        loading &= (length_ns > LIBRARY_NS) & np.isin(pieces.end_ns, trace.calls["begin_ns"]) & ~first
+        loading &= (length_ns > LIBRARY_NS) & np.isin(pieces.end_ns, trace.calls["begin_ns"]) & ~first & ~compiles
         loads_ns.append(np.stack([pieces.end_ns, length_ns], axis=1)[loading])
         within = np.searchsorted(loads["begin_ns"], pieces.begin_ns, "right") - 1
         first |= (within >= 0) & (pieces.begin_ns < np.append(loads["end_ns"], 0)[within])
@@ -241,9 +242,11 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
                 named[CAUSES[cause], words] += ns
             around = pieces.of.stacks[path] if pieces.of is not None else (words,)
             stacks[CAUSES[cause], *filter(None, (*around, name_of(trace, call)))] += ns
-    ends_ns, lasts_ns = np.concatenate(loads_ns).T
-    if len(ends_ns) <= FEW_LOADS or lasts_ns[ends_ns > half_ns].sum() < lasts_ns.sum() / 4:  # else it comes again
-        first_use_ns += int(lasts_ns.sum())
+    for pieces_ns in (loads_ns, builds_ns):
+        ends_ns, lasts_ns = np.concatenate(pieces_ns).T
+        few = len(ends_ns) <= FEW_LOADS or len(ends_ns) * WORK_EACH > len(begins_ns)
+        if few or lasts_ns[ends_ns > half_ns].sum() < lasts_ns.sum() / 4:  # else it comes again
+            first_use_ns += int(lasts_ns.sum())
     compiling_ns = sum(ns for (cause, *names), ns in stacks.items() if any(map(COMPILING.search, names)))
     places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in named.items()]
     idle_ns = _length(gaps)

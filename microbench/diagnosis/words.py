@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent, size, times, two_times
 from microbench.diagnosis import advice
+from microbench.diagnosis.building import building, built_s
 from microbench.diagnosis.communication import PLUMBING, Collective, launching
 from microbench.diagnosis.diagnosis import (
     BUSY,
@@ -108,6 +109,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
             _interruptions,
             graph_use,
             gpu_use,
+            building,
         )
         for one in of(diagnosis)
     ]
@@ -155,6 +157,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
         "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
         "diagnose.one_pause": max(idle.longest_s, idle.pauses_s),
+        "diagnose.building": each(diagnosis, built_s(diagnosis)[0]),
         # One argument, so it comes before a graph.
         "diagnose.optimizer": math.inf if optimizer is not None and optimizer.share > 1 / 2 else 0.0,
         "diagnose.paused_steps": diagnosis.paused.seconds / diagnosis.paused.of if diagnosis.paused else 0.0,
