@@ -90,10 +90,10 @@ PAIR = "ours, theirs = socket.socketpair()\n"
 CULPRITS = {
     "a loop of its own": Culprit("", BUSY, OWN, " slow"),
     "a sleep": Culprit("", "time.sleep(0.008)", "waiting in a sleep", "time.sleep at program.py:"),
-    "a hook of a package": Culprit("import hooks", "hooks.hooked()", "hooks", "hook.called"),
+    "a hook of a package": Culprit("import hooks", "hooks.hooked()", "hooks", " slow"),
     "attributes through a package": Culprit(
         "import hooks\nclass Own: x = 1\nwrapped = hooks.Wrapped(Own())",
-        "for _ in range(30_000): wrapped.x", "hooks", "Wrapped.__getattr__",
+        "for _ in range(30_000): wrapped.x", "hooks", " slow",
     ),
     "fresh memory": Culprit("", "bytearray(96 << 20)[::4096]", OWN, " slow"),
     "a collection of garbage": Culprit(
@@ -149,17 +149,17 @@ CULPRITS = {
         "loop = asyncio.new_event_loop()", "loop.run_until_complete(asyncio.sleep(0.008))", SOCKET, "select"
     ),
     "json that is parsed": Culprit(
-        "gc.disable()\ntext = json.dumps(list(range(160_000)))", "json.loads(text)", f"{PYTHONS}json", "json/"
+        "gc.disable()\ntext = json.dumps(list(range(160_000)))", "json.loads(text)", f"{PYTHONS}json", " slow"
     ),
     "json that is written": Culprit(
-        "gc.disable()\ntree = list(range(40_000))", "json.dumps(tree, indent=1)", f"{PYTHONS}json", "json/"
+        "gc.disable()\ntree = list(range(40_000))", "json.dumps(tree, indent=1)", f"{PYTHONS}json", " slow"
     ),
     "a deep copy": Culprit(
         "gc.disable()\ncopies, tree = [], [[one] for one in range(5000)]", "copies.append(copy.deepcopy(tree))",
-        f"{PYTHONS}copy", "copy.py",
+        f"{PYTHONS}copy", " slow",
     ),
     "a regular expression": Culprit(
-        "text = 'ab ' * 60_000", "re.sub(r'[a-z]+', '', text)", f"{PYTHONS}re", "re/"
+        "text = 'ab ' * 60_000", "re.sub(r'[a-z]+', '', text)", f"{PYTHONS}re", " slow"
     ),
     "a log that is formatted": Culprit(
         "gc.disable()\nclass Formats(logging.Handler):\n    def emit(self, record): self.format(record)\n"
@@ -179,7 +179,7 @@ CULPRITS = {
         "gc.disable()\nvalues = [random.random() for _ in range(40_000)]", "sorted(values)", OWN, " slow"
     ),
     "random numbers": Culprit(
-        "values = list(range(1000))", "random.choices(values, k=30_000)", f"{PYTHONS}random", "random.py"
+        "values = list(range(1000))", "random.choices(values, k=30_000)", f"{PYTHONS}random", " slow"
     ),
     "a copy of an array": Culprit(
         "import numpy\nvalues = numpy.zeros(6 << 20)", "values.copy()", OWN, " slow"
@@ -189,7 +189,7 @@ CULPRITS = {
     ),
     "a walk through a folder": Culprit(
         "os.makedirs('walked', exist_ok=True)\nfor name in range(400): os.makedirs(f'walked/{name}')",
-        "list(os.walk('walked'))", f"{PYTHONS}os", "os.py",
+        "list(os.walk('walked'))", f"{PYTHONS}os", " slow",
     ),
     "a process that is started": Culprit(
         "", "subprocess.run(['sleep', '0.008'])", "waiting in a process", "subprocess.py"

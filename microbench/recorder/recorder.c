@@ -1216,8 +1216,10 @@ EXPORTED const char *microbench_end(int why) {
                    failure == EBADF ? "the program closed its file" : strerror(failure));
             said = reason;
         }
-        if (why != AT_EXIT) cupti.flush_period(0);
-        if (why != AT_EXIT && subscriber) cupti.unsubscribe(subscriber);
+        if (why != AT_EXIT && subscriber) {
+            cupti.flush_period(0);
+            cupti.unsubscribe(subscriber);
+        }
         active = why == AT_EXIT;
     }
     pthread_mutex_unlock(&turns);
