@@ -18,7 +18,7 @@ ATTENTION = "cudnn_generated_fort_native_sdpa"  # kernels that cuDNN builds for 
 
 
 def built_s(diagnosis: Diagnosis) -> tuple[float, int]:
-    """The time in s of building kernels in the steps, and how many have it; 0 unless half do and it goes on."""
+    """How long libraries build kernels in the steps, in s, and in how many; 0 if in few, or at the start alone."""
     trace, steps = diagnosis.trace, diagnosis.steps
     if steps is None or steps.count < FEWEST:
         return 0.0, 0
@@ -53,5 +53,5 @@ def building(diagnosis: Diagnosis) -> Iterator[Finding]:
         threshold=f"calls that load code take more than {as_time(SHORTEST_NS * 1e-9)}, with the time before them, in "
         f"half of the steps, {round_percent(LEAST)} of the time, and not at the start alone",
         advice="Keep shapes the same: pad, or take a static cache"
-        + "; or take cuDNN's attention away: torch.backends.cuda.enable_cudnn_sdp(False)" * attends,
+        + "; or switch cuDNN's attention off: torch.backends.cuda.enable_cudnn_sdp(False)" * attends,
     )

@@ -78,7 +78,7 @@ EXACT = {
     cells.COLLECTED: "Python's garbage collection", cells.ABSENT: "waiting for a processor",
     cells.LOCKED: "waiting for Python's lock",
 }  # fmt: skip
-CALLERS = ("torch", "jax", "jaxlib")  # packages whose own lines make most CUDA calls
+CALLERS = ("torch", "jax", "jaxlib")  # packages that call CUDA for the others
 PYTHON_LIBRARY = re.compile(r"python3\.\d+$|lib-dynload$|<")
 LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
