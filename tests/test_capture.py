@@ -590,6 +590,28 @@ def read_from(held: Any, function: Any, change: Any) -> Any:
     return (lambda a: function(a, held)), lambda: change(held)
 
 
+class Written(Space):
+    """Its attributes are set in a loop, as Python's specialised code does."""
+
+    def write(self, other: Any = None, d: float = 0.0) -> None:
+        for _ in range(50):
+            if other is not None:
+                self.other = other
+            else:
+                self.d = d
+
+
+def many() -> Written:
+    held = Written(a=2.0, b=2.0, c=2.0, d=2.0)
+    held.write(d=2.0)
+    held.write(other=0)
+    return held
+
+
+def sum_of_many(a: Any, held: Any) -> Any:
+    return a * (held.a + held.b + held.c + held.d)
+
+
 LATER: dict[str, Any] = {
     "a setting": held_by_a_model(lambda layer: setattr(layer, "scale", 3.0)),
     "a layer": held_by_a_model(lambda layer: layer.last.__setitem__(0, torch.nn.Tanh())),
@@ -605,6 +627,9 @@ LATER: dict[str, Any] = {
                               lambda held: setattr(held, "more", 1)),
     "any attribute": read_from(Space(by=2.0), lambda a, held: a * sum(vars(held).values()),
                                lambda held: setattr(held, "by", 3.0)),
+    "one of many": read_from(many(), sum_of_many, lambda held: held.write(d=3.0)),
+    "one of many in its dictionary": read_from(many(), sum_of_many, lambda held: vars(held).update(d=3.0)),
+    "one of many, behind another": read_from(many(), sum_of_many, lambda held: (held.write(other=1), held.write(d=3.0))),
     "the default type": read_from(None, lambda a, held: a.sum() * torch.ones(2),
                                   lambda held: torch.set_default_dtype(torch.float64)),
 }  # fmt: skip
@@ -626,6 +651,19 @@ def test_what_the_caller_binds_later_is_noticed(what: str) -> None:
         assert step.counts["captures"] == 2
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_dictionary_that_changes_elsewhere_is_looked_at_entry_by_entry() -> None:
+    from microbench import graphed
+
+    held = many()
+    step = graphed(lambda a: sum_of_many(a, held))
+    for number in range(20):
+        held.write(other=number)
+        assert step(torch.ones(1)).item() == 8.0
+    assert step.counts == {"warm-ups": 3, "captures": 1, "replays": 17}
+    held.write(d=3.0)
+    assert step(torch.ones(1)).item() == 9.0
 
 
 def of_a_layer(change: Any) -> tuple[Any, Any]:

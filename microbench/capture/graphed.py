@@ -30,6 +30,11 @@ from typing import Any
 import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
 
+try:  # tells that a dictionary has changed
+    from torch._C._dynamo.guards import dict_version
+except ImportError:
+    dict_version = None
+
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
 LOOKED = (*SETTINGS, tuple, Iterator)
@@ -37,6 +42,8 @@ CALLED = "()"  # the key of a value that its holder returns
 NOTHING = tuple, ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
+# A dictionary with so many places is known by its version. From Python 3.13 on it misses attributes that are set.
+MANY = 3 if dict_version is not None and sys.version_info < (3, 13) else sys.maxsize
 EACH, EVERY = 8, 4  # so many places are looked at in turn every so many calls, of those whose changes are counted
 Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
@@ -266,12 +273,25 @@ class Graph:
         self._part()
 
     def _part(self) -> None:
-        """The places that each call looks at, entries and calls apart: one loop over both takes twice as long."""
-        self._entries = [(holder, key, value) for holder, key, value, _ in self._each if key is not CALLED]
+        """The places that each call looks at, by how that is fastest: calls, dictionaries with many, and entries."""
         self._calls = [(get, value) for get, key, value, _ in self._each if key is CALLED]
+        together: dict[int, list[tuple[Any, Any, Any]]] = {}
+        for holder, key, value, _ in self._each:
+            if key is not CALLED:
+                together.setdefault(id(holder), []).append((holder, key, value))
+        self._many = [each for each in together.values() if len(each) >= MANY]
+        self._entries = [one for each in together.values() if len(each) < MANY for one in each]
+        self._dicts = [each[0][0] for each in self._many]
+        self._versions = [*map(dict_version, self._dicts)]
 
     def _unchanged(self) -> bool:
         """Whether what each call looks at is the very same objects."""
+        versions = [*map(dict_version, self._dicts)]
+        if versions != self._versions:  # elsewhere, it seems: those dictionaries are looked at one by one
+            for number, (one, other) in reversed([*enumerate(zip(versions, self._versions, strict=True))]):
+                if one != other:
+                    del self._dicts[number], self._versions[number]
+                    self._entries += self._many.pop(number)
         for holder, key, value in self._entries:
             if holder[key] is not value:
                 return False
