@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -119,6 +120,8 @@ def line(number: int, of: int, found: dict[str, Any]) -> str:
         ways = "; ".join(report["blockers"]) or f"{report['why']} {report['difference']}"
         compiled = "; ".join(f"{name}: {ratio:.2f} {why}" for name, (ratio, why) in report["compiled"].items())
         words.append(f"{'PROVED' if report['proved'] else 'not'} {times} {ways} {compiled}")
+    if found.get("beyond_replay_s"):
+        words.append(f"graphed() beyond the replay {statistics.median(found['beyond_replay_s']) * 1e6:.2f} us")
     if "graph_nodes" in found:
         words.append(f"{found['graph_nodes']} nodes")
     words += [" ".join(found[key].split()) for key in ("why", "error", "graph_reason") if found.get(key)]

@@ -629,7 +629,8 @@ LATER: dict[str, Any] = {
                                lambda held: setattr(held, "by", 3.0)),
     "one of many": read_from(many(), sum_of_many, lambda held: held.write(d=3.0)),
     "one of many in its dictionary": read_from(many(), sum_of_many, lambda held: vars(held).update(d=3.0)),
-    "one of many, behind another": read_from(many(), sum_of_many, lambda held: (held.write(other=1), held.write(d=3.0))),
+    "one of many, behind another": read_from(many(), sum_of_many,
+                                             lambda held: (held.write(other=1), held.write(d=3.0))),
     "the default type": read_from(None, lambda a, held: a.sum() * torch.ones(2),
                                   lambda held: torch.set_default_dtype(torch.float64)),
 }  # fmt: skip

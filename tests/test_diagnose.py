@@ -1131,6 +1131,22 @@ def test_steps_that_differ_are_not_predicted() -> None:
     assert found.bound == "launch-bound"
 
 
+def test_of_steps_of_two_speeds_the_typical_one_is_their_mean_though_one_has_another_call() -> None:
+    """On a busy host no step lasts as long as they do in the mean."""
+    made = Recorder()
+    for step in range(60):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            for kernel in range(20):
+                made.runs(20_000 if step % 7 in (0, 2, 3) else 60_000)
+                made.launch(f"kernel_{kernel}", 2000)
+            if step == 30:
+                made.launch("another", 2000)
+    found = diagnosed(made)
+    assert found.step.likeness < 1
+    assert found.why_no_graph == ""
+    assert found.graph is not None
+
+
 @pytest.mark.parametrize(("idle_ns", "bound", "severity"), [
     (5_000, "GPU-bound", "good"), (25_000, "GPU-bound", "warning"), (60_000, "launch-bound", "warning"),
 ])  # fmt: skip

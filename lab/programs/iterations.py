@@ -173,6 +173,37 @@ def torch_proof(step: Callable[[], object], it: Iterations) -> None:
     found |= {"compiled": {one.name: (one.ratio, one.why) for one in report.times if one.ratio or one.why}}
     found |= {"rest": report.rest and (report.rest.median_s, report.rest.why), "memory": report.memory_bytes}
     it.found |= {"report": found, "report_seconds": time.perf_counter() - began}
+    if report.proved:
+        it.found["beyond_replay_s"] = beyond_replay(step)
+
+
+def beyond_replay(step: Callable[[], object], blocks: int = 15) -> list[float]:
+    """The seconds that a call of graphed() takes beyond the replay, by turns with a replay: of each block of 2000."""
+    import torch
+
+    from microbench.capture.graphed import Graphed
+
+    called, small = Graphed(step, copies=False), torch.cuda.CUDAGraph()
+    for _ in range(8):
+        called()
+    one = torch.zeros(1, device="cuda")
+    with torch.cuda.graph(small):
+        one.zero_()
+    if called._last is None:
+        return []
+    called._last._graph = small  # so that the GPU is never behind
+    found = []
+    for _ in range(blocks):
+        spent = [0.0, 0.0]
+        for _ in range(10):
+            for which, call in enumerate((called, small.replay)):
+                began = time.perf_counter()
+                for _ in range(200):
+                    call()
+                spent[which] += (time.perf_counter() - began) / 2000
+                torch.cuda.synchronize()
+        found.append(spent[0] - spent[1])
+    return found
 
 
 def nodes_of(handle: int) -> dict[str, Any]:

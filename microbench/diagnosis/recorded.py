@@ -37,6 +37,7 @@ from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Ran
 MANY_OUTSTANDING = 500
 # Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
 ALIKE = 0.99
+USUAL = 0.9  # if so large a share of the steps is alike, these are the typical ones
 NEAREST = 0.1  # the share of the steps of which the typical one is chosen, those of about the mean length
 DEFAULT_STREAM = 7  # as CUPTI numbers it
 KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many bytes to the GPU returns at once
@@ -371,16 +372,18 @@ def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
 
 
 def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], float | None]:
-    """The calls of ``steps.every`` steps: their means over all steps that are alike, otherwise those of the steps that
-    are nearest to the mean in length and in the time of each owner. Also ``paced_s`` of Recorded."""
+    """The calls of ``steps.every`` steps: their means over all steps that are alike, or nearly all, otherwise those of
+    the steps that are nearest to the mean in length and in the time of each owner. Also ``paced_s`` of Recorded."""
     begins = steps.calls[:: steps.every]
     lengths = np.diff(begins)
     table, work = trace.calls, trace.work
     threads = np.unique(table["thread"][begins[0] : begins[-1] + 1]).tolist()
     known: dict[int, Slices] = {}
     of = {thread: handed_on(trace, thread, known) for thread in threads}
-    if steps.likeness >= ALIKE and np.all(lengths == lengths[0]):
-        chosen = begins[:-1]
+    usual = lengths == np.bincount(lengths).argmax()
+    likeness = steps.likeness if usual.all() else _alike(table, begins[:-1][usual], lengths[usual])
+    if usual.mean() >= USUAL and likeness >= ALIKE:
+        chosen, lengths = begins[:-1][usual], lengths[usual]
     else:
         nearest = _nearest(of, steps.begins_ns[:: steps.every])
         chosen, lengths = begins[nearest : nearest + 1], lengths[nearest : nearest + 1]
@@ -425,6 +428,12 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
         pause, at, waits = bool(paused[place]), events.get(place, []), 2 * np.isin(column, copying).sum() > len(column)
         calls.append(_Call(name, doing(name), *times_s, pause, bool(waits), works, at, whose))
     return calls, None if paced_s is None else paced_s / steps.every
+
+
+def _alike(calls: Table, begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> float:
+    """The share of the calls of these steps, which are of one length, whose name most others have in that place."""
+    names = calls["name"][begins[:, None] + np.arange(lengths[0])]
+    return float(np.mean(names == np.median(names, axis=0).astype(names.dtype)))
 
 
 def _profiled_ns(
