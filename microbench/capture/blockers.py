@@ -71,7 +71,8 @@ WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch
 class Blocker(NamedTuple):
     """A call that no capture allows: its kind (a key of ADVICE), where it is, what it is, and what to do.
 
-    ``at`` is the line of the function itself that leads to it, 0 if unknown.
+    ``at`` is the line of the function itself that leads to it, 0 if unknown. ``within`` is the line of a library that
+    the user's ``line`` calls, "" if it makes the call itself.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Blocker(NamedTuple):
     advice: str
     times: int = 1
     at: int = 0
+    within: str = ""
 
 
 class Looked(NamedTuple):
@@ -119,9 +121,9 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
             )
             for place, name in dict.fromkeys((key[0], key[2]) for key in changed if again.get(key) != once[key])
         ]  # fmt: skip
-    merged: dict[tuple[str, str, str, int], Blocker] = {}
+    merged: dict[tuple[str, str, str, int, str], Blocker] = {}
     for one in found:
-        key = one.kind, one.line, one.call, one.at
+        key = one.kind, one.line, one.call, one.at, one.within
         merged[key] = merged[key]._replace(times=merged[key].times + 1) if key in merged else one
     return Looked(list(merged.values()), looking.results, looking.operations)
 
@@ -175,8 +177,11 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
     def note(self, kind: str, call: str, why: str) -> None:
         """Keep a blocker with the user's line."""
         at, frame = self._at(), sys._getframe(1)
-        line = user_line(frame) or user_line(self.frame)  # autograd's thread has no line of the user's
-        self.found.append(Blocker(kind, line, call, why, SWITCHES.get(library(frame), ADVICE[kind]), at=at))
+        line, within = user_line(frame)
+        line, package = line or user_line(self.frame)[0], library(frame)  # autograd's thread has no line of the user's
+        own = f"look in {package} for an option or a newer version without it; else " if within and package else ""
+        advice = SWITCHES.get(package, f"{own}{ADVICE[kind]}")
+        self.found.append(Blocker(kind, line, call, why, advice, at=at, within=within))
 
 
 def kind_of(function: Any, args: Any, kwargs: Any) -> str:
@@ -314,7 +319,7 @@ class Ending(TorchDispatchMode):  # type: ignore[misc]
         finally:
             if not was_broken and broken(self.stream):
                 self.operation = function.overloadpacket.__name__.lstrip("_")
-                self.line = user_line(sys._getframe(1))
+                self.line = ", ".join(filter(None, user_line(sys._getframe(1))))
 
 
 def library(frame: types.FrameType | None) -> str:
@@ -334,9 +339,9 @@ def library(frame: types.FrameType | None) -> str:
     return ""
 
 
-def user_line(frame: types.FrameType | None) -> str:
-    """The innermost line of the user's code above a frame, and that of a library which it calls: "train.py:88 in step:
-    net(x), torchaudio/models/conformer.py:14 _lengths_to_padding_mask"."""
+def user_line(frame: types.FrameType | None) -> tuple[str, str]:
+    """The innermost line of the user's code above a frame, and that of a library which it calls, or "": "train.py:88 in
+    step: net(x)", "torchaudio/models/conformer.py:14 _lengths_to_padding_mask"."""
     within = ""
     while frame is not None:
         file, where = frame.f_code.co_filename, f"{frame.f_lineno} {frame.f_code.co_name}"
@@ -344,8 +349,8 @@ def user_line(frame: types.FrameType | None) -> str:
         if not (of_library(frame.f_code) or file.startswith(HERE)):
             source = linecache.getline(file, frame.f_lineno).strip()
             line = f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60].rstrip(':')}"
-            return f"{line}, {within}" if within else line
+            return line, within
         if package and not within and not package.startswith(PLUMBING) and not file.startswith(HERE):
             within = f"{package}:{where}"
         frame = frame.f_back
-    return ""
+    return "", ""

@@ -61,6 +61,7 @@ class Stop(msgspec.Struct):
     advice: str
     times: int
     at: int = 0
+    within: str = ""
 
 
 class Times(msgspec.Struct):
@@ -141,7 +142,9 @@ def main(path: Path) -> None:
         report.error = str(error)
     except Exception as error:  # noqa: BLE001 - the user's function raises what its libraries raise
         report.error = f"{type(error).__name__}: {plain(error, 300)}"
-        if "device-side assert" in report.error:  # CUDA adds where to read about it
+        if report.blockers and report.stage == "the rest":  # a trial that failed: what was found stands
+            report.error = ""
+        elif "device-side assert" in report.error:  # CUDA adds where to read about it
             report.error = "a kernel stopped (device-side assert), mostly because of an index out of range. Call the "
             report.error += "function by itself with CUDA_LAUNCH_BLOCKING=1: the line of the error is then right"
     stage(report.stage)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from microbench.analysis.evidence import Severity
-from microbench.capture.making import Made, Report, Times
-from microbench.core.units import as_time, plain, size, times
+from microbench.capture.making import Made, Report, Stop, Times
+from microbench.core.units import as_time, plain, short_size, times
 from microbench.report.document import AnswerLine, Block, Screen, answer_line
 
 SHOWN, LONGEST = 6, 160
@@ -39,13 +39,15 @@ def _lines(made: Made) -> list[AnswerLine]:
     proved = f"Proved: {report.calls} calls as a graph equal the eager ones {_same(report)}"
     lines = [answer_line("verdict", proved, verdict="good")]
     if report.ratio is not None:
-        saved_s = report.times[0].median_s - report.times[1].median_s
-        pays = (
-            f"capture takes {as_time(report.capture_s)}, pays off after {int(report.capture_s / saved_s) + 4} calls"
-            if saved_s > 0 else "the graph is not faster"
-        )  # fmt: skip
-        gain = f"{_gain(report)} as a graph", pays, f"{size(report.memory_bytes)} more memory"
-        lines.append(answer_line("gain", *gain, verdict="good" if saved_s > 0 else "warning"))
+        saved_s, sure = report.times[0].median_s - report.times[1].median_s, report.ratio[1] > 1
+        calls = int(report.capture_s / (saved_s or 1)) + 4
+        pays = f"capture takes {as_time(report.capture_s)}, pays off after {calls} calls"
+        gain = (
+            f"{_gain(report)} as a graph",
+            pays if sure else "in some rounds the graph was not faster",
+            _memory(report),
+        )
+        lines.append(answer_line("gain", *gain, verdict="good" if sure else "warning"))
     lines += _compiled(made)
     state = f", and {report.state} values of state at the end" if report.state else ""
     compared = f"{report.outputs} outputs and inputs of each call{state}"
@@ -86,10 +88,23 @@ def _in_the_way(report: Report) -> str:
 
 def _blocked(report: Report) -> list[AnswerLine]:
     lines = [answer_line("verdict", f"No graph yet: {_in_the_way(report)}", verdict="problem")]
-    for one in report.blockers[: 2 * SHOWN]:
-        often = f", {one.times} times" if one.times > 1 else ""
-        what = f"{plain(one.line, LONGEST) or one.call}{often}: {one.why}"
-        lines.append(answer_line(NAMES.get(one.kind, one.call), what, one.advice, verdict="advice"))
+    together: dict[tuple[str, str, str], list[Stop]] = {}
+    for one in report.blockers:  # calls in one file of a library are one thing to change
+        file = one.within.partition(":")[0] or f"{one.call} {one.at}"
+        together.setdefault((one.kind, one.line, file), []).append(one)
+    for (_, line, file), alike in [*together.items()][:SHOWN]:
+        one, number = alike[0], sum(each.times for each in alike)
+        often = f", {number} times" if number > 1 else ""
+        within = one.within
+        if len(alike) > 1:
+            places = list(dict.fromkeys(each.within.partition(":")[2].partition(" ")[0] for each in alike))
+            within = f"{file}:{', '.join(places[:SHOWN])}{', …' if len(places) > SHOWN else ''}" if one.within else ""
+        place = ", ".join(filter(None, (plain(line, LONGEST) or one.call, plain(within, LONGEST))))
+        lines.append(
+            answer_line(NAMES.get(one.kind, one.call), f"{place}{often}: {one.why}", one.advice, verdict="advice")
+        )
+    if len(together) > SHOWN:
+        lines.append(answer_line("also", f"{len(together) - SHOWN} more places, which --json has"))
     rest, eager = report.rest, report.times[0] if report.times else None
     if rest is not None and not rest.why and eager is not None:
         ratio = times(eager.median_s / rest.median_s)
@@ -118,9 +133,12 @@ def _value(name: str, report: Report) -> AnswerLine:
     """The gain for one value of an axis, or why there is none."""
     if not report.proved or report.ratio is None:
         return answer_line(name, f"no graph: {report.error or report.why or _in_the_way(report)}", verdict="problem")
-    memory = f"{size(report.memory_bytes)} more memory"
     verdict: Severity = "good" if report.ratio[1] > 1 else "warning"
-    return answer_line(name, f"{_gain(report)} as a graph", memory, verdict=verdict)
+    return answer_line(name, f"{_gain(report)} as a graph", _memory(report), verdict=verdict)
+
+
+def _memory(report: Report) -> str:
+    return f"{short_size(report.memory_bytes)} more memory"
 
 
 def _same(report: Report) -> str:
