@@ -5,16 +5,22 @@ PyTorch's graphs are played on the CPU; the same functions run on a GPU in lab/g
 
 from __future__ import annotations
 
+import contextvars
+import copy
+import enum
 import gc
 import importlib
 import importlib.util
+import io
 import itertools
+import logging
+import pickle
 import random
 import re
 import subprocess
 import sys
 import weakref
-from collections import deque
+from collections import UserDict, defaultdict, deque
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -620,6 +626,11 @@ def read_from(held: Any, function: Any, change: Any) -> Any:
     return (lambda a: function(a, held)), lambda: change(held)
 
 
+class Way(enum.Enum):
+    PLUS = 1
+    MINUS = 2
+
+
 class Written(Space):
     """Its attributes are set in a loop, as Python's specialised code does."""
 
@@ -642,7 +653,83 @@ def sum_of_many(a: Any, held: Any) -> Any:
     return a * (held.a + held.b + held.c + held.d)
 
 
+def of_a_class(function: Any, change: Any) -> Any:
+    """A class whose constructor reads a setting, as its methods do, and one that inherits all."""
+
+    class Made:
+        mode = Way.PLUS
+
+        def __init__(self, held: Any) -> None:
+            self.by = held.by
+
+        def of(self, a: Any) -> Any:
+            return a * self.by if type(self).mode is Way.PLUS else -a
+
+        @classmethod
+        def twice(cls, a: Any) -> Any:
+            return a * 2
+
+    class Inherits(Made):
+        pass
+
+    setting = Space(by=2.0)
+    held = Inherits(setting)
+    return (lambda a: function(a, held, Made, setting)), lambda: change(Made, Inherits, setting)
+
+
+class Entries(UserDict[str, float]):
+    """With an attribute beside its entries."""
+
+    by = 2.0
+
+
+def appended(a: Any, held: Any) -> Any:
+    values = []
+    for one in held:
+        values.append(one(a) if callable(one) else a * one)
+    return torch.stack(values)
+
+
+def patched(a: Any, held: Any) -> Any:
+    return held(a)
+
+
+def in_place_of_another(layer: Any) -> None:
+    layer.removed.remove()
+    layer.register_forward_hook(lambda *given: given[2] * 3)
+
+
+def hooked() -> Any:
+    layer = torch.nn.Identity()
+    layer.removed = layer.register_forward_hook(lambda *given: given[2] * 2)
+    return layer
+
+
 LATER: dict[str, Any] = {
+    "one of a list beside an append": read_from([torch.ones(4), torch.ones(4)], appended,
+                                                lambda held: held.__setitem__(0, torch.zeros(4))),
+    "a function beside an append": read_from([torch.relu, torch.abs], appended,
+                                             lambda held: held.__setitem__(0, torch.neg)),
+    "a class": read_from(Space(kind=torch.nn.ReLU), lambda a, held: held.kind()(a),
+                         lambda held: setattr(held, "kind", torch.nn.Tanh)),
+    "an enum of a class": of_a_class(lambda a, held, *_: held.of(a), lambda made, *_: setattr(made, "mode", Way.MINUS)),
+    "what a constructor reads": of_a_class(lambda a, _, made, setting: made(setting).of(a),
+                                           lambda *held: setattr(held[2], "by", 3.0)),
+    "a method that is inherited": of_a_class(lambda a, held, *_: held.of(a),
+                                             lambda _, kind, __: setattr(kind, "of", lambda self, a: a * 9)),
+    "a method of a class": of_a_class(lambda a, held, *_: held.twice(a),
+                                      lambda made, *_: setattr(made, "twice", classmethod(lambda cls, a: a * 3))),
+    "an attribute that a layer lacked": read_from(torch.nn.Identity(), lambda a, held: a * getattr(held, "by", 1.0),
+                                                  lambda held: setattr(held, "by", 3.0)),
+    "a layer's own forward": read_from(torch.nn.Identity(), patched,
+                                       lambda held: setattr(held, "forward", lambda a: a * 3)),
+    "a hook in place of another": read_from(hooked(), patched, in_place_of_another),
+    "a buffer of a library's layer": read_from(torch.nn.BatchNorm1d(4).eval(), lambda a, held: held(a[None]),
+                                               lambda held: setattr(held, "running_mean", torch.ones(4))),
+    "an attribute beside entries": read_from(Entries(a=1.0), lambda a, held: a * held.by * held["a"],
+                                             lambda held: setattr(held, "by", 3.0)),
+    "keywords of a partial": read_from(partial(torch.clamp, min=0.5), patched,
+                                       lambda held: held.keywords.update(min=1.0)),
     "a setting": held_by_a_model(lambda layer: setattr(layer, "scale", 3.0)),
     "a layer": held_by_a_model(lambda layer: layer.last.__setitem__(0, torch.nn.Tanh())),
     "a parameter": held_by_a_model(lambda layer: setattr(layer, "weight", torch.nn.Parameter(torch.zeros(4)))),
@@ -718,6 +805,163 @@ PAST: dict[str, Any] = {
 }
 
 
+class Doubles:
+    by = 2.0
+
+    def of(self, a: Any) -> Any:
+        return a * 2
+
+
+class Triples(Doubles):
+    def of(self, a: Any) -> Any:
+        return a * 3
+
+
+def helped(a: Any) -> Any:
+    return a * 2
+
+
+@pytest.mark.parametrize("what", ["class", "dictionary", "code"])
+def test_what_changes_behind_a_name_is_an_error_some_calls_later(what: str) -> None:
+    from microbench import graphed
+
+    held, code = Doubles(), helped.__code__
+    held.by = 2.0
+    step = graphed(lambda a: held.of(a) * held.by + helped(a))
+    for _ in range(20):
+        step(torch.ones(2))
+    try:
+        if what == "class":
+            held.__class__ = Triples
+        elif what == "dictionary":
+            held.__dict__ = {"by": 5.0}
+        else:
+            helped.__code__ = (lambda a: a * 5).__code__
+        with pytest.raises(RuntimeError, match="replays did not see it"):
+            [step(torch.ones(2)) for _ in range(100)]
+    finally:
+        helped.__code__ = code
+
+
+@dataclass(slots=True)
+class Narrow:
+    value: Any
+
+
+@dataclass
+class Wide:
+    value: Any
+
+
+def leaves(a: Any, held: Any) -> Any:
+    held["last"] = a * 2
+    return a
+
+
+RESULTS: dict[str, Any] = {
+    "slots": (lambda a: Narrow(a * 2), "returns a Narrow"),
+    "a deque": (lambda a: deque([a * 2]), "returns a deque"),
+    "a generator": (lambda a: (a * number for number in range(3)), "returns a generator"),
+    "a written argument": (partial(leaves, held={}), "changes its arguments"),
+    "a gradient": (lambda a: (a * a).sum().backward(), "changes the gradient of an input"),
+    "an attribute": (lambda a: setattr(a, "twice", a * 2), "changes the attributes of an input"),
+}
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_what_a_replay_does_not_hand_over_is_not_replayed(what: str) -> None:
+    from microbench import graphed
+
+    function, says = RESULTS[what]
+    step = graphed(function)
+    for _ in range(8):
+        given = torch.ones(2, requires_grad=what == "a gradient")
+        step(given, held={"last": None}) if what == "a written argument" else step(given)
+    assert step.counts["replays"] == 0
+    assert says in str(step.reasons)
+
+
+def test_a_result_within_a_result_is_a_copy_too() -> None:
+    from microbench import graphed
+
+    step = graphed(lambda a: (Wide(Wide(a * 2)), defaultdict(list, kept=[a])))
+    results = [step(torch.full((2,), float(number))) for number in range(8)]
+    assert [one.value.value[0].item() for one, _ in results] == [2.0 * number for number in range(8)]
+    assert [kept["kept"][0][0].item() for _, kept in results] == [*range(8)]
+    assert step.counts["replays"] == 5
+
+
+class Trainer:
+    """Its step is a graph."""
+
+    def __init__(self) -> None:
+        self.by = 2.0
+
+    def step(self, a: Any) -> Any:
+        return a * self.by
+
+
+class Longer(Trainer):
+    def step(self, a: Any) -> Any:
+        return super().step(a) + 1
+
+
+def test_a_method_has_graphs_for_each_object_and_is_no_attribute_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench import graphed
+
+    monkeypatch.setattr(Trainer, "step", graphed(Trainer.step))
+    one, a = Longer(), torch.ones(2)
+    assert [one.step(a)[0].item() for _ in range(6)] == [3.0] * 6
+    other = copy.copy(one)
+    other.by = 5.0
+    assert [other.step(a)[0].item() for _ in range(6)] == [6.0] * 6
+    assert one.step(a)[0].item() == 3.0
+    stored = pickle.loads(pickle.dumps(one))
+    assert [stored.step(a)[0].item() for _ in range(6)] == [3.0] * 6
+    assert [copy.deepcopy(one).step(a)[0].item() for _ in range(6)] == [3.0] * 6
+
+
+def test_an_optimizer_without_its_state_is_captured_anew() -> None:
+    from microbench import graphed
+
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+
+    def step(a: Any) -> None:
+        optimizer.zero_grad()
+        (weight * a).sum().backward()
+        optimizer.step()
+
+    made = graphed(step)
+    for _ in range(8):
+        made(torch.ones(4))
+    assert made.counts["captures"] == 1
+    optimizer.state.clear()
+    for _ in range(8):
+        made(torch.ones(4))
+    assert made.counts["captures"] == 2
+
+
+def test_what_is_named_and_not_there_or_not_taken_forbids_no_replay() -> None:
+    from microbench import graphed
+
+    held, rate = (
+        Space(loader=iter(range(9)), log=logging.Logger("a", logging.WARNING)),
+        contextvars.ContextVar[float]("rate"),
+    )
+    held.log.addHandler(logging.StreamHandler(io.StringIO()))
+
+    def step(a: Any) -> Any:
+        held.log.debug("a step")
+        return a * next(held.loader) if a.shape[0] == 1 else a * rate.get(2.0)
+
+    made = graphed(step)
+    assert [made(torch.ones(2))[0].item() for _ in range(8)] == [2.0] * 8
+    assert made.counts["captures"] == 1
+    rate.set(3.0)
+    assert made(torch.ones(2))[0].item() == 3.0
+
+
 @pytest.mark.parametrize("what", PAST)
 def test_what_changes_in_a_layer_past_its_methods_is_an_error_some_calls_later(what: str) -> None:
     from microbench import graphed
@@ -731,7 +975,7 @@ def test_what_changes_in_a_layer_past_its_methods_is_an_error_some_calls_later(w
     change()
     try:
         with pytest.raises(RuntimeError, match="replays did not see it: name it in also"):
-            [step(a) for _ in range(50)]
+            [step(a) for _ in range(200)]
     finally:
         torch.set_float32_matmul_precision("highest")
 

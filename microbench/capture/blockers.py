@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import ctypes
 import inspect
+import io
 import linecache
 import sys
 import types
@@ -260,7 +261,8 @@ def _watched(looking: Looking) -> Iterator[None]:
         for name in ("tensor", "as_tensor"):
             stack.enter_context(mock.patch.object(torch, name, made(getattr(torch, name))))
         stack.enter_context(mock.patch.object(builtins, "print", printed))
-        stack.enter_context(mock.patch.object(builtins, "open", opened))
+        for module in (builtins, io):  # pathlib takes that of io
+            stack.enter_context(mock.patch.object(module, "open", opened))
         yield
 
 

@@ -44,13 +44,17 @@ MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looke
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 # A dictionary with so many places is known by its version. From Python 3.13 on it misses attributes that are set.
 MANY = 3 if dict_version is not None and sys.version_info < (3, 13) else sys.maxsize
-EACH, EVERY = 8, 4  # so many places are looked at in turn every so many calls, of those whose changes are counted
+EACH, EVERY = 8, 8  # so many places are looked at in turn every so many calls, of those whose changes are counted
 Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
 OWN = frozenset({"training"})
 PLAIN, SEQUENCES = (torch.Tensor, torch.nn.Parameter), (tuple, list)
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
 FORWARD = ("forward", "backward", "setup_context")
+# What reads attributes that no code names.
+BY_NAME = {"getattr", "hasattr", "asdict", "astuple", "fields", "replace", "repr", "str", "__match_args__"}
+CALLS, NEW = (*FORWARD, "__call__"), ("__init__", "__new__", "__post_init__")
+OF_OPTIMIZERS = ("param_groups", "state", "defaults")
 MAKING = ("__init__", "__new__", "__repr__", "__setattr__", "__getstate__", "__setstate__", "__reduce__", "__del__")
 # Methods that write to a container.
 CHANGING = {
@@ -62,6 +66,10 @@ CHANGING = {
 def graphed(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Make a function run as a CUDA graph. Options are those of Graphed."""
     return partial(graphed, **options) if function is None else Graphed(function, **options)
+
+
+def nothing() -> None:
+    """What decides besides what a graph looks at."""
 
 
 class Graphed:
@@ -87,7 +95,7 @@ class Graphed:
         warm_up: int = 3,
         most: int = 4,
         copies: bool = True,
-        also: Callable[[], Any] = lambda: None,
+        also: Callable[[], Any] = nothing,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.also = function, also
@@ -109,12 +117,20 @@ class Graphed:
         return self._counts + Counter(replays=self._replays)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        """As a method, it has graphs for each object."""
+        """As a method, it has graphs for each object, which that object keeps."""
         if owner is None:
             return self
-        bound = Graphed(types.MethodType(self.function, owner), **self.options)
-        owner.__dict__[self.function.__name__] = bound
+        kept, key = getattr(owner, "__dict__", None), f"graphed {id(self)}"
+        if kept is None:  # of an object with slots alone, nothing can be kept
+            return types.MethodType(self.function, owner)
+        bound = kept.get(key)
+        if bound is None or bound.function.__self__ is not owner:  # a copy has what the first object kept
+            bound = kept[key] = Graphed(types.MethodType(self.function, owner), **self.options)
         return bound
+
+    def __reduce__(self) -> Any:
+        """No copy of an object, and none that is stored, has its graphs."""
+        return (nothing, ()) if isinstance(self.function, types.MethodType) else self.__name__  # type: ignore[attr-defined]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         tensors: list[Any] = []
@@ -148,6 +164,10 @@ class Graphed:
         places = self._places.get(kind[0])
         if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
             return self._eager(self._difference(kind), arguments, named)
+        if any(type(one) not in PLAIN for one in tensors):
+            return self._eager(
+                "an input is a tensor of a class of its own, which a graph's copy is not", arguments, named
+            )
         if any(isinstance(one, Iterator) for _, one in _leaves((arguments, named))):
             return self._eager("an argument is an iterator, and a replay takes nothing from it", arguments, named)
         if places is None:
@@ -160,15 +180,24 @@ class Graphed:
         if len(passed) < self._warm_up:
             passed.append(tensors)
             self._counts["warm-ups"] += 1
+            passes = of_inputs(arguments, named)
             side, main = torch.cuda.Stream(), torch.cuda.current_stream()
             side.wait_stream(main)
             with torch.cuda.stream(side):
                 result = self.function(*arguments, **named)
             main.wait_stream(side)
             self._written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
+            after = of_inputs(arguments, named)
+            self._changing = next((what for what, value in passes.items() if after[what] != value), "")
+            self._strange = strange(result)
             self._seen = places, key
             self._places[kind[0]] = Reads(self.function, (arguments, named)).places  # it may have made what it reads
             return mapped(result, detached=True)  # a gradient would keep nodes that belong to this stream
+        if self._strange:
+            returns = (
+                f"it returns a {self._strange}, of which a replay makes no copy: return tensors, lists or dictionaries"
+            )
+            return self._eager(returns, arguments, named)
         same = [
             place not in self._moving and all(call[place] is one for call in passed)
             for place, one in enumerate(tensors)
@@ -178,13 +207,15 @@ class Graphed:
         self._counts["captures"] += 1
         reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
         places = self._places[kind[0]] = reads.places
-        before, drawn = [held(now(*place)) for _, *place in places], [Drawn(*place) for place in reads.iterators()]
-        state, grads = reads.state(tensors), reads.gradients()
+        before, state, grads = [held(now(*place)) for _, *place in places], reads.state(tensors), reads.gradients()
+        maybe = [(holder, key, now(holder, key), name) for name, holder, key in reads.maybe.values()]
+        drawn = [Drawn(*place) for place in reads.iterators()]
         try:
             graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
         finally:
             for one in drawn:
                 bind(*one.place, one.given)
+        reads.kept += [one for one in maybe if now(*one[:2]) is one[2]]  # the function binds the others anew
         graph.guard(kind, reads, tensors, grads)
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
@@ -251,17 +282,22 @@ class Graph:
         self._kind, self._turn, self._bound = (kind[0], kind[2]), 0, BOUND[0] + HOOKS.next_id
         # Looked at in each call.
         self._each = [(get, CALLED, value, "a mode") for get, value in zip(MODES, kind[1], strict=True)]
-        self._each += reads.kept
-        self._counted: list[Place] = []  # looked at if a change was counted, and in turn
+        self._each += [one for one in reads.kept if not isinstance(one[1], Part)]
+        # Looked at if a change was counted, and in turn.
+        self._counted: list[Place] = [one for one in reads.kept if isinstance(one[1], Part)]
         for name, holder, key in reads.places:
             value = now(holder, key)
-            if isinstance(key, Part) or type(holder) is dict:
+            if isinstance(key, Part) or type(holder) in (dict, list):
                 (self._counted if isinstance(key, Part) else self._each).append((holder, key, value, name))
             else:
                 get = now if isinstance(holder, dict | list) else getattr
                 self._each.append((holder if key is CALLED else partial(get, holder, key), CALLED, value, name))
         self._each += [(partial(_on_host, one), CALLED, _on_host(one), name) for name, one in reads.of_host(inputs)]
-        self._counted += [(partial(_same, get, get()), CALLED, True, name) for name, get in reads.facts()]
+        self._counted += [
+            (partial(_same, partial(torch.Tensor.data_ptr, one), one.data_ptr()), CALLED, True, f"the memory of {name}")
+            for name, one in reads.tensors.values()
+        ]
+        self._slow: list[Place] = [(partial(_same, get, get()), CALLED, True, name) for name, get in reads.facts()]
         self._memory = [one.untyped_storage() for _, one in reads.tensors.values()]  # or others come to its address
         # A gradient that the function drops and makes anew is its own. Else a call must find what the capture found.
         self._made = [(one, one.grad) for _, one, before in grads if one.grad is not before]
@@ -279,8 +315,9 @@ class Graph:
         for holder, key, value, _ in self._each:
             if key is not CALLED:
                 together.setdefault(id(holder), []).append((holder, key, value))
-        self._many = [each for each in together.values() if len(each) >= MANY]
-        self._entries = [one for each in together.values() if len(each) < MANY for one in each]
+        many = [place for place, each in together.items() if type(each[0][0]) is dict and len(each) >= MANY]
+        self._many = [together.pop(place) for place in many]
+        self._entries = [one for each in together.values() for one in each]
         self._dicts = [each[0][0] for each in self._many]
         self._versions = [*map(dict_version, self._dicts)]
 
@@ -308,6 +345,7 @@ class Graph:
         try:
             if not self._unchanged():
                 if _other(self._each, 0, len(self._each)):
+                    self._bound = -1  # other calls come in between: the next one that fits looks at all
                     return False
                 self._part()
         except (LookupError, AttributeError, ValueError):  # it is no longer there
@@ -317,21 +355,27 @@ class Graph:
         bound = BOUND[0] + HOOKS.next_id
         self._turn += 1
         if bound != self._bound:
-            if _other(self._counted, 0, len(self._counted)):
+            if _other(self._counted, 0, len(self._counted)) or _other(self._slow, 0, len(self._slow)):
                 return False
             self._bound = bound
         elif self._turn % EVERY == 0:
-            rounds = len(self._counted) // EACH + 1
-            first = self._turn // EVERY % rounds * EACH
-            for holder, key, value, _ in self._counted[first : first + EACH]:
-                found = holder() if key is CALLED else dict.get(holder, key)
-                if found is not value and (name := _other(self._counted, first, first + EACH)):
-                    self._bound = -1  # the next call looks at all
-                    raise RuntimeError(
-                        f"{name} has changed in a way that nothing tells of, and up to "
-                        f"{EVERY * rounds} replays did not see it: name it in also"
-                    )
+            self._look(self._counted, EACH)
+        elif self._turn % EVERY == EVERY // 2:
+            self._look(self._slow, 1)
         return True
+
+    def _look(self, places: list[Place], each: int) -> None:
+        """Look at so many of these places, others in each turn."""
+        rounds = len(places) // each + 1
+        first = self._turn // EVERY % rounds * each
+        for holder, key, value, _ in places[first : first + each]:
+            found = holder() if key is CALLED else dict.get(holder, key)
+            if found is not value and (name := _other(places, first, first + each)):
+                self._bound = -1  # the next call looks at all
+                raise RuntimeError(
+                    f"{name} has changed in a way that nothing tells of, and up to "
+                    f"{EVERY * rounds} replays did not see it: name it in also"
+                )
 
     def replay(self, tensors: list[Any]) -> Any:
         """What the graph returns for these inputs."""
@@ -377,8 +421,12 @@ class Reads:
             self.left: dict[str, None] = {}
             self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
             self.kept: list[Place] = []  # tensors that objects of libraries hold
+            self.maybe: dict[tuple[int, Any], tuple[str, Any, Any]] = {}  # places that the function may bind anew
+            self._own: list[tuple[str, Any]] = []  # functions and objects of the user's
+            self._ordered: dict[int, tuple[str, dict[Any, Any]]] = {}
             self.leading: set[int] = set()
             self._layers: dict[int, tuple[str, torch.nn.Module]] = {}
+            self._optimizers: dict[int, tuple[str, torch.optim.Optimizer]] = {}
             self._within: set[int] = set()  # layers of layers
             self._waiting = deque([("", function, NONE), *((name, one, NONE) for name, one in _leaves(arguments))])
             while self._waiting and len(self._seen) < MOST_OBJECTS:
@@ -406,6 +454,10 @@ class Reads:
     def state(self, inputs: Iterable[torch.Tensor]) -> dict[str, Any]:
         """What a call may change on the host without binding anything: its tensors' versions, and random numbers."""
         versions = {name: _on_host(one) for name, one in self.of_host(inputs)}
+        for name, *place in self.places:
+            one = now(*place)
+            if isinstance(one, io.IOBase) and not one.closed and one.seekable():
+                versions[f"the position in {name}"] = one.tell()
         return versions | host_random(now(*place) for _, *place in self.places)
 
     def gradients(self) -> list[tuple[str, torch.Tensor, Any]]:
@@ -415,17 +467,28 @@ class Reads:
         return [(name, one, one.grad) for name, one in self.tensors.values() if one.is_leaf and one.requires_grad]
 
     def facts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """What to look at besides the places: where tensors are and whether they need gradients, and hooks."""
+        """What to look at besides the places, in turn: whether tensors need gradients, hooks, code, classes, orders."""
         learns = any("backward" in name or name == "grad" for name in self._names)
-        for name, one in self.tensors.values():
-            if learns:
-                yield f"{name}.requires_grad", partial(getattr, one, "requires_grad")
-            yield f"the memory of {name}", partial(torch.Tensor.data_ptr, one)
+        for name, one in self.tensors.values() if learns else ():
+            yield f"what {name} has for a gradient", partial(_learning, one)
         yield "PyTorch's precision of products", torch.get_float32_matmul_precision
-        layers = [*self._layers.values()]
-        for name, layer in [*layers, *([("all layers", torch.nn.modules.module)] if layers else [])]:
-            hooks = [value for key, value in vars(layer).items() if key.endswith("_hooks") and isinstance(value, dict)]
-            yield f"the hooks of {name}", partial(_lengths, hooks)
+        if self._layers:
+            yield "the hooks of all layers", partial(_keys, None, _hooks(torch.nn.modules.module))
+        for name, layer in self._layers.values():
+            parts = [vars(layer), *(vars(layer)[part] for part in ("_parameters", "_buffers", "_modules"))]
+            hooks, ordered = _hooks(layer), parts[-1:] if isinstance(layer, torch.nn.ModuleDict) else []
+            keys = [*ordered, *filter(None, hooks)]
+            yield f"what {name} holds, or its hooks", partial(_keys, layer, keys, [*parts, *hooks])
+        for name, one in self._own:
+            yield name, partial(_code if isinstance(one, types.FunctionType) else _kind, one)
+        for name, each in self._ordered.values():
+            yield f"the order of {name}", partial(list, each)
+        for name, optimizer in self._optimizers.values():
+            yield (
+                f"the groups or hooks of {name}",
+                partial(_keys, optimizer, [*_hooks(optimizer), *optimizer.param_groups]),
+            )
+            yield f"a tensor of {name}", partial(_tensors, optimizer)
 
     def _add(self, name: str, holder: Any, key: Any, more: frozenset[str] = NONE) -> None:
         """A place, and what is there: ``more`` are names that code of a library reads of it."""
@@ -439,7 +502,7 @@ class Reads:
         elif parts := _parts(name, one):
             self._waiting.extend((*part, NONE) for part in parts)
         elif isinstance(one, contextvars.ContextVar):
-            self._add(f"{name}.get()", one.get, CALLED)
+            self._add(f"{name}.get()", partial(one.get, None), CALLED)
         elif isinstance(one, weakref.ref):
             self._add(f"{name}()", one, CALLED, more)
         elif isinstance(one, types.ModuleType):
@@ -456,6 +519,8 @@ class Reads:
             else:
                 self.left[f"{name}, of more than {MOST_ENTRIES} entries"] = None
             self._waiting.extend((f"{name}[{key!r}]", value, more) for key, value in one.items())
+            if _is_own(kind):
+                self._of_object(name, one, more)
         elif isinstance(one, dict | list | tuple | set | deque):
             self._of_container(name, one, more)
             if kind not in (dict, list, tuple, set, deque) and _is_own(kind):
@@ -473,21 +538,23 @@ class Reads:
             self._of_attributes(name, vars(one), NONE)
 
     def _of_function(self, one: types.FunctionType) -> None:
-        by_type = getattr(one, "registry", {}).values()  # of functools.singledispatch
+        if by_type := getattr(one, "registry", {}).values():  # of functools.singledispatch
+            self._own.append((f"what {one.__name__} is registered for", one))
         self._waiting.extend(("", each, NONE) for each in (getattr(one, "__wrapped__", None), *by_type))
         typed = one.__code__.co_filename[:1] == "<" and one.__globals__.get("__name__") == "__main__"
         if of_library(one.__code__) and not typed and one is not self._root:
             return
+        self._own.append((f"the code of {one.__name__}", one))
         read, written, known = _named(one.__code__)
-        self._names |= read | ({"__dict__"} if "vars" in known else NONE) | (known & {"getattr", "hasattr"})
+        self._names |= read | ({"__dict__"} if "vars" in known else NONE) | (known & BY_NAME)
         self._written |= written
         for name in known:
             imported = sys.modules.get(name) or sys.modules.get(f"{one.__globals__.get('__package__')}.{name}")
             value = one.__globals__.get(name, imported)
-            if isinstance(value, types.ModuleType | type):
-                self._waiting.append((name, value, NONE))
-            elif name in one.__globals__:
+            if name in one.__globals__:
                 self._add(name, one.__globals__, name)
+            elif isinstance(value, types.ModuleType | type):
+                self._waiting.append((name, value, NONE))
         for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=False):
             self._add(name, cell, "cell_contents")
         for each in (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()):
@@ -497,7 +564,9 @@ class Reads:
             self._found[0, "environ"] = "os.environ", ENVIRONMENT, CALLED
 
     def _of_optimizer(self, name: str, one: torch.optim.Optimizer, kind: Any) -> None:
-        self._found[id(one), len] = f"len({name}.param_groups)", one.param_groups.__len__, CALLED
+        self._optimizers[id(one)] = name, one
+        for key, each in (("param_groups", one.param_groups), ("state", one.state)):
+            self._found[id(each), len] = f"len({name}.{key})", each.__len__, CALLED
         for key in ("param_groups", "state"):  # load_state_dict() binds others
             self._found.setdefault((id(vars(one)), key), (f"{name}.{key}", vars(one), key))
         for number, group in enumerate(one.param_groups):
@@ -505,11 +574,13 @@ class Reads:
                 if key != "params":
                     self._add(f"{name}.param_groups[{number}][{key!r}]", group, key)
         if _is_own(kind):
+            for key in [each for each in vars(one) if each in self._names and each not in OF_OPTIMIZERS]:
+                self._add(f"{name}.{key}", vars(one), key)
             self._of_class(name, one, kind)
 
     def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
         fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
-        if not more or isinstance(one, list | deque):
+        if type(one) is not tuple and (not more or isinstance(one, list | deque)):
             self._found[id(one), len] = f"len({name})", one.__len__, CALLED
         if not more and isinstance(one, set | deque) and len(one) <= MOST_ENTRIES:
             copied = frozenset if isinstance(one, set) else tuple
@@ -520,11 +591,15 @@ class Reads:
         if len(one) > MOST_ENTRIES:
             self.left[f"{name}, of more than {MOST_ENTRIES} entries"] = None
             entries = [each for each in entries if each[0] in self._names or each[0] in more]
+        if isinstance(one, dict) and not more and len(one) <= MOST_ENTRIES:
+            self._ordered[id(one)] = name, one
         for number, (key, value) in enumerate(entries):
             named = f"{name}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
             if isinstance(one, dict | list) and (fixed or isinstance(value, LOOKED)):
                 self._add(named, one, key, more)
             else:
+                if isinstance(one, dict | list) and not more:
+                    self.maybe[id(one), key] = named, one, key
                 self._waiting.append((named, value, more))
 
     def _of_attributes(
@@ -539,9 +614,11 @@ class Reads:
             fixed = (every or key in self._names) and (
                 key not in self._written or (isinstance(value, torch.Tensor) and not layer)
             )
-            if isinstance(value, LOOKED) or (fixed and not isinstance(value, types.ModuleType | type)):
+            if isinstance(value, LOOKED) or fixed:
                 self._add(named, one, layer(key) if layer else key, more)
             else:
+                if key in self._names:
+                    self.maybe[id(one), key] = named, one, layer(key) if layer else key
                 self.kept += [(one, key, value, named)] if isinstance(value, torch.Tensor) and not layer else []
                 self._waiting.append((named, value, more))
 
@@ -566,7 +643,7 @@ class Reads:
             if _is_own(kind) or not more:  # no object of a library's, which may add to itself
                 self._found[id(attributes), len] = f"the attributes of {name}", attributes.__len__, CALLED
             holds_values = not _is_own(kind) or hasattr(kind, "__dataclass_fields__")
-            made_names = "__dict__" in self._names or (holds_values and {"getattr", "hasattr"} & self._names)
+            made_names = "__dict__" in self._names or (holds_values and BY_NAME & self._names)
             self._of_attributes(name, attributes, more, every=bool(made_names))
             self._waiting.append((name, attributes.get("__wrapped__"), NONE))
         for each in kind.__mro__:
@@ -577,11 +654,16 @@ class Reads:
                         member.__get__(one, kind)
                         self._add(f"{name}.{key}", one, key, more)
         if _is_own(kind):
+            self._own.append((f"the class of {name}", one))
             self._of_class(name, one, kind)
 
     def _of_layer(self, name: str, one: torch.nn.Module, more: frozenset[str]) -> None:
         kind: Any = type(one)
         attributes = vars(one)
+        if isinstance(one, torch.jit.ScriptModule):
+            self.left[f"the settings of {name}, which is compiled"] = None
+            self._waiting.extend((f"{name}.{key}", each, NONE) for key, each in one.state_dict(keep_vars=True).items())
+            return
         methods = kind.__setattr__, kind.__delattr__
         bound = Part if methods == (torch.nn.Module.__setattr__, torch.nn.Module.__delattr__) else str
         WATCHED.add(id(one))
@@ -589,10 +671,13 @@ class Reads:
         self._of_attributes(name, attributes, more | OWN if _is_own(kind) else more, layer=bound)
         for part in ("_parameters", "_buffers", "_modules"):
             for key, value in attributes[part].items():
-                if key not in self._written and (key in self._names or part != "_buffers"):
-                    self._found[id(attributes[part]), key] = f"{name}.{key}", attributes[part], Part(key)
+                sure = key not in self._written and (key in self._names or part != "_buffers")
+                places = self._found if sure else self.maybe
+                places[id(attributes[part]), key] = f"{name}.{key}", attributes[part], Part(key)
                 self._waiting.append((f"{name}.{key}", value, NONE))
         self._within |= {id(each) for each in attributes["_modules"].values()}
+        if "forward" in attributes:  # it was patched
+            self._found[id(attributes), "forward"] = f"{name}.forward", attributes, bound("forward")
         if isinstance(one, torch.nn.Sequential | torch.nn.ModuleList):  # which bind others when one is taken out
             self._found[id(attributes), "_modules"] = f"the layers of {name}", attributes, bound("_modules")
         first = next((each for each in one.parameters() if type(each) in PLAIN), None)
@@ -611,15 +696,17 @@ class Reads:
             for key, value in list(vars(each).items()):
                 function = _inner(value)
                 if isinstance(function, types.FunctionType):
-                    if key in self._names or key in FORWARD or (key[:2] == "__" and key not in MAKING):
+                    named = key in self._names or key in CALLS
+                    if named or (key[:2] == "__" and key not in MAKING) or (holder is kind and key in NEW):
                         self._waiting.append((name, value, NONE))
-                    if isinstance(value, types.FunctionType | staticmethod | property) and (
-                        key in self._names or key in FORWARD
-                    ):
-                        self._found[id(each), key] = f"{name}.{key}", each, key
-                elif key in self._names and isinstance(value, enum.Enum):
+                    if named and isinstance(value, types.FunctionType | staticmethod | property):
+                        self._found[id(kind), key] = f"{name}.{key}", kind, key
+                    elif named:
+                        self._found[id(each), key] = f"{name}.{key}", partial(vars(each).get, key), CALLED
+                elif key in self._names and isinstance(kind, enum.EnumMeta):
                     continue
                 elif key in self._names and hasattr(value, "__get__"):
+                    self._found[id(each), key] = f"{name}.{key}", partial(vars(each).get, key), CALLED
                     self._waiting.append((f"{name}.{key}", value, NONE))
                 elif key in self._names and key not in own:
                     self._add(f"{name}.{key}", kind if isinstance(holder, dict | list) else holder, key)
@@ -660,8 +747,36 @@ def _same(get: Callable[[], Any], value: Any) -> bool:
     return bool(get() == value)
 
 
-def _lengths(all_of: list[dict[Any, Any]]) -> list[int]:
-    return [*map(len, all_of)]
+def _hooks(of: Any) -> list[dict[Any, Any]]:
+    return [value for key, value in vars(of).items() if key.endswith("_hooks") and isinstance(value, dict)]
+
+
+def _keys(of: Any, each: list[dict[Any, Any]], counted: Iterable[dict[Any, Any]] = ()) -> Any:
+    return type(of), [*map(list, each)], [*map(len, counted)]
+
+
+def _learning(one: torch.Tensor) -> Any:
+    hooks, others = one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None)
+    return one.requires_grad, hooks and [*hooks], others and [*others]
+
+
+def _code(of: types.FunctionType) -> Any:
+    registered, named = len(getattr(of, "registry", ())), tuple((of.__kwdefaults__ or {}).items())
+    return held((of.__code__, of.__defaults__, named)), len(vars(of)), registered
+
+
+def _kind(of: Any) -> Any:
+    return type(of), Same(getattr(of, "__dict__", None)), len(vars(type(of)))
+
+
+def _tensors(of: torch.optim.Optimizer) -> Any:
+    """Those of its groups and its state."""
+    state = (value for each in of.state.values() for value in (each.values() if isinstance(each, dict) else ()))
+    return [
+        Same(each)
+        for each in (*state, *(one for group in of.param_groups for one in group["params"]))
+        if isinstance(each, torch.Tensor)
+    ]
 
 
 def _on_host(one: torch.Tensor) -> Any:
@@ -694,8 +809,8 @@ def _draws(one: Any) -> bool:
     """Whether it gives another value each time: an iterator, or its ``__next__``, but not one of the user's."""
     if isinstance(one, types.MethodWrapperType) and one.__name__ == "__next__":
         one = one.__self__
-    if isinstance(one, io.IOBase) and (one.closed or not one.readable()):
-        return False  # a stream that is only written to, such as a logger's
+    if isinstance(one, io.IOBase) and (one.closed or one.seekable() or not one.readable()):
+        return False  # see state(); or a stream that is only written to, such as a logger's
     return isinstance(one, Iterator) and not isinstance(one, weakref.ProxyTypes) and not _is_own(type(one))
 
 
@@ -719,7 +834,7 @@ def bind(holder: Any, key: Any, value: Any) -> None:
     if isinstance(holder, dict | list):
         holder[key] = value
     elif key is CALLED:
-        variable = getattr(holder, "__self__", None)
+        variable = getattr(getattr(holder, "func", None), "__self__", None)
         if isinstance(variable, contextvars.ContextVar):
             variable.set(value)
     elif isinstance(holder, types.CellType):
@@ -751,7 +866,7 @@ ENVIRONMENT = Environment()
 def _parts(name: str, one: Any) -> list[tuple[str, Any]]:
     """What is called where this is called, with what is bound to it; empty if it is no function of that kind."""
     if isinstance(one, partial):
-        return [(name, each) for each in (one.func, *one.args, *one.keywords.values())]
+        return [(name, each) for each in (one.func, *one.args, one.keywords)]
     if isinstance(one, types.MethodType):
         return [(name, one.__func__), (name or "self", one.__self__)]
     if isinstance(one, staticmethod | classmethod | property | functools.cached_property):
@@ -780,8 +895,11 @@ def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
             written.add("__setitem__")
         elif one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME"):
             known.add(one.argval)
+        elif one.opname == "MATCH_CLASS":
+            read.add("__match_args__")
         elif one.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD"):
             read.add(one.argval)
+            known |= {one.argval} if one.opname == "IMPORT_FROM" else NONE
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
             for names, more in zip((read, written, known), _named(each), strict=True):
@@ -852,7 +970,7 @@ def now(holder: Any, key: Any) -> Any:
 
 def held(value: Any) -> Any:
     """A value as it is compared: plain ones by type and value, all else by identity."""
-    if type(value) in SCALARS:
+    if type(value) in SCALARS or isinstance(value, numbers.Number):
         return plain(value)
     if isinstance(value, tuple):
         return type(value), tuple([held(each) for each in value])
@@ -864,7 +982,7 @@ def held(value: Any) -> Any:
 def _other(places: list[Place], first: int, last: int) -> str:
     """The name of the first place whose value is not as it was. Equal values take its place: identity is faster."""
     for number, (holder, key, value, name) in enumerate(places[first:last], first):
-        found = holder() if key is CALLED else dict.get(holder, key)
+        found = now(holder, key)
         if found is not value:
             if held(found) != held(value):
                 return name
@@ -925,13 +1043,14 @@ def described(value: Any, tensors: list[Any]) -> Any:
     kind = type(value)
     if kind in PLAIN or (kind is not tuple and isinstance(value, torch.Tensor)):
         tensors.append(value)
-        return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
+        of = value.shape, value.stride(), value.dtype, value.device, value.requires_grad
+        return of if kind in PLAIN and (value.is_leaf or not of[-1]) else (*of, kind, value.is_leaf)
     if kind is tuple or isinstance(value, SEQUENCES):
         parts = []
         for each in value:
-            if type(each) in PLAIN:  # as above, without a call
+            if type(each) in PLAIN and not each.requires_grad:  # as above, without a call
                 tensors.append(each)
-                parts.append((each.shape, each.stride(), each.dtype, each.device, each.requires_grad))
+                parts.append((each.shape, each.stride(), each.dtype, each.device, False))
             else:
                 parts.append(described(each, tensors))
         return kind, tuple(parts)
@@ -953,7 +1072,11 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
         return type(value)(mapped(each, tensor, detached) for each in value)
     if isinstance(value, dict):
         copied = {key: mapped(each, tensor, detached) for key, each in value.items()}
-        return copied if type(value) is dict else type(value)(copied)
+        if type(value) is dict:
+            return copied
+        other = copy.copy(value)
+        other.update(copied)
+        return other
     if tensor is None and holds(value):
         other = copy.copy(value)
         vars(other).update(mapped(vars(value), detached=detached))
@@ -961,8 +1084,39 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
     return value
 
 
-def holds(value: Any) -> bool:
-    """Whether it is an object, such as a dataclass, with tensors among its attributes."""
-    return not isinstance(value, torch.nn.Module) and any(
-        isinstance(each, (torch.Tensor, *SEQUENCES, dict)) for each in getattr(value, "__dict__", {}).values()
+def holds(value: Any, depth: int = 3) -> bool:
+    """Whether it is an object, such as a dataclass, with tensors among its attributes, or in such objects."""
+    return not isinstance(value, torch.nn.Module | type | types.FunctionType) and any(
+        isinstance(each, (torch.Tensor, *SEQUENCES, dict)) or (depth > 0 and holds(each, depth - 1))
+        for each in getattr(value, "__dict__", {}).values()
     )
+
+
+def strange(value: Any) -> str:
+    """The class of what holds or gives tensors in a result, and mapped() does not copy; "" if there is none."""
+    if isinstance(value, (*SETTINGS, torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType)):
+        return ""
+    if isinstance(value, Iterator):
+        return type(value).__name__
+    if isinstance(value, tuple | list | dict) or holds(value):
+        within = (
+            value if isinstance(value, tuple | list) else (value if isinstance(value, dict) else vars(value)).values()
+        )
+        return next(filter(None, map(strange, within)), "")
+    return type(value).__name__ if _gives_tensors(value) else ""
+
+
+def _gives_tensors(value: Any, depth: int = 3) -> bool:
+    ends = torch.nn.Module, type, types.FunctionType, types.ModuleType
+    within = [each for each in gc.get_referents(value) if not isinstance(each, ends)]
+    return any(isinstance(each, torch.Tensor) or (depth and _gives_tensors(each, depth - 1)) for each in within)
+
+
+def of_inputs(arguments: Any, named: Any) -> dict[str, Any]:
+    """What a call may leave in its arguments, by words for it."""
+    tensors: list[Any] = []
+    return {
+        "its arguments": (described((arguments, named), tensors), [*map(Same, tensors)]),
+        "the gradient of an input": [Same(one.grad) for one in tensors if one.is_leaf],
+        "the attributes of an input": [len(vars(one)) for one in tensors],
+    }

@@ -384,7 +384,9 @@ class Plan:
             value = now(holder, key)
             # Every graph looks at what layers hold; other values there may break work of the GPU.
             of_layer = isinstance(key, Part) or (isinstance(holder, dict) and "_parameters" in holder)
-            bound = key is not CALLED or isinstance(getattr(holder, "__self__", None), ContextVar)
+            bound = key is not CALLED or isinstance(
+                getattr(getattr(holder, "func", None), "__self__", None), ContextVar
+            )
             other = another(value) if bound and not of_layer and key not in HOW else None
             noticed = (id(holder), key) in reached.noticed  # by every graph: a few are tried
             if other is None:

@@ -3,6 +3,7 @@ compared between two runs."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import types
@@ -117,7 +118,7 @@ def _of_object(path: str, one: Any, containers: list[Any], bindings: Bindings) -
     if kind.__name__ == "Graphed":  # of the helper that was handed over, or of this package
         yield path, one.function
     elif isinstance(one, torch.nn.Module):
-        containers += [vars(one), *(vars(one)[name] for name in MODULE)]
+        containers += [each for each in (vars(one), *(vars(one)[name] for name in MODULE)) if isinstance(each, dict)]
         for name in MODULE:
             yield from ((f"{path}.{key}", value) for key, value in vars(one)[name].items())
         yield path, getattr(kind, "forward", None)
@@ -167,7 +168,8 @@ class Kept:
                 _put_back(one, before)
             for holder, key, value in self._bindings:
                 if now(holder, key) is not value:
-                    bind(holder, key, value)
+                    with contextlib.suppress(AttributeError):  # it cannot be put back
+                        bind(holder, key, value)
             for one, values, grad in self._tensors.values():
                 if one.is_leaf and one.grad is not grad:
                     one.grad = grad
