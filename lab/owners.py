@@ -79,6 +79,7 @@ def spied(raw: str) -> dict[str, float]:
         for frame in stack.split(";"):
             if (seen := FRAME.match(frame)) is not None:
                 file = re.sub(r".*(-packages/|lib/python[\d.]+/)", "", seen["file"])
+                file = file.removeprefix("programs/")  # of lab/: the program's own
                 names.append(f"{file}({seen['line'] or 0}): {seen['function']}")
         found[owner_of(names)[0] if names else "threads without Python"] += int(count)
     return {owner: count / found.total() for owner, count in found.most_common()}

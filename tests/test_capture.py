@@ -942,6 +942,27 @@ def test_an_optimizer_without_its_state_is_captured_anew() -> None:
     assert made.counts["captures"] == 2
 
 
+def test_scatter_in_one_of_two_tries_is_no_frozen_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function may round otherwise once in some hundred calls; a frozen value shows each time."""
+    from microbench.capture import proof
+
+    held, run, tried = Space(rate=2.0), proof.Plan.run, 0
+
+    def scattered(plan: Any, call: Any, calls: int, change: Any = None) -> Any:
+        nonlocal tried
+        ran = run(plan, call, calls, change)
+        tried += change is not None
+        if tried != 1:
+            return ran
+        last = max(ran.kept)
+        return ran._replace(kept={**ran.kept, last: [(name, one * (1 + 1.2e-7)) for name, one in ran.kept[last]]})
+
+    monkeypatch.setattr(proof.Plan, "run", scattered)
+    report = examined(lambda a: a * held.rate, torch.randn(64))
+    assert report.proved, graph_traps.said(report)
+    assert tried == 4, "both once more"
+
+
 def test_what_is_named_and_not_there_or_not_taken_forbids_no_replay() -> None:
     from microbench import graphed
 
