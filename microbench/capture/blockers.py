@@ -35,7 +35,7 @@ ADVICE = {
     "to_gpu": "make the tensor on the GPU once, before the loop, or pass it as an input",
     "sizes": "make the indices once, before the loop (mask.nonzero()), or keep the size fixed by torch.where",
     "wait": "remove it: a replay needs no wait within",
-    "capturable": "give the optimizer capturable=True",
+    "capturable": "give the optimizer capturable=True, and fused=True if it takes that: else it has more kernels then",
     "setting": "make it a tensor on the GPU (lr=torch.tensor(1e-3, device='cuda')), and fill it before the step",
     "print": "print after the step: a replay runs no code of the host",
     "file": "write after the step: a replay runs no code of the host",
