@@ -891,6 +891,22 @@ def test_a_result_within_a_result_is_a_copy_too() -> None:
     assert step.counts["replays"] == 5
 
 
+def test_a_tensor_that_a_call_leaves_in_an_attribute_is_not_overwritten_by_the_next() -> None:
+    from microbench import graphed
+
+    trainer, kept = Space(loss=None), []
+
+    def step(a: Any) -> None:
+        trainer.loss = (a * 2).sum()
+
+    made = graphed(step)
+    for number in range(8):
+        made(torch.full((2,), float(number)))
+        kept.append(trainer.loss)
+    assert [one.item() for one in kept] == [4.0 * number for number in range(8)]
+    assert made.counts["replays"] == 5
+
+
 class Trainer:
     """Its step is a graph."""
 

@@ -209,6 +209,7 @@ class Graphed:
         places = self._places[kind[0]] = reads.places
         before, state, grads = [held(now(*place)) for _, *place in places], reads.state(tensors), reads.gradients()
         maybe = [(holder, key, now(holder, key), name) for name, holder, key in reads.maybe.values()]
+        behind = [(*place, now(*place)) for place in reads.behind.values()]
         drawn = [Drawn(*place) for place in reads.iterators()]
         try:
             graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
@@ -217,6 +218,8 @@ class Graphed:
                 bind(*one.place, one.given)
         reads.kept += [one for one in maybe if now(*one[:2]) is one[2]]  # the function binds the others anew
         graph.guard(kind, reads, tensors, grads)
+        left = [(holder, key, now(holder, key)) for holder, key, before in behind if now(holder, key) is not before]
+        graph.behind = [(holder, key, one.detach()) for holder, key, one in left if isinstance(one, torch.Tensor)]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
         changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
@@ -257,6 +260,7 @@ class Graph:
         copies: bool,
     ) -> None:
         self._copies, self._leading = copies, list[Any]()
+        self.behind: list[tuple[Any, Any, torch.Tensor]] = []  # what a call leaves in attributes
         fixed = [one if stays or not one.is_cuda else None for one, stays in zip(tensors, same, strict=True)]
         inputs = [
             _own_copy(one).requires_grad_(one.requires_grad) if stays is None else one
@@ -387,6 +391,8 @@ class Graph:
             if leading.grad is not own:
                 for one, grad in self._made:
                     one.grad = grad
+        for holder, key, one in self.behind:
+            bind(holder, key, one.clone() if self._copies else one)
         return mapped(self._result) if self._copies else self._result
 
 
@@ -422,6 +428,7 @@ class Reads:
             self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
             self.kept: list[Place] = []  # tensors that objects of libraries hold
             self.maybe: dict[tuple[int, Any], tuple[str, Any, Any]] = {}  # places that the function may bind anew
+            self.behind: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where it leaves what it does not read
             self._own: list[tuple[str, Any]] = []  # functions and objects of the user's
             self._ordered: dict[int, tuple[str, dict[Any, Any]]] = {}
             self.leading: set[int] = set()
@@ -607,6 +614,8 @@ class Reads:
     ) -> None:
         """The entries of an object's or a module's dictionary that code names; those that only a library's code names,
         and what code binds anew, only if they are settings. Of a layer, ``layer`` makes the keys."""
+        for key in [each for each in one if each in self._written and each not in self._names]:
+            self.behind[id(one), key] = one, key
         for key in [each for each in one if every or each in self._names or each in more]:
             if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
