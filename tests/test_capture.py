@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import weakref
-from collections import UserDict, defaultdict, deque
+from collections import Counter, UserDict, defaultdict, deque
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -860,6 +860,7 @@ def leaves(a: Any, held: Any) -> Any:
 
 RESULTS: dict[str, Any] = {
     "slots": (lambda a: Narrow(a * 2), "returns a Narrow"),
+    "a result within a result": (lambda a: Wide(Wide(a * 2)), "returns a Wide"),
     "a deque": (lambda a: deque([a * 2]), "returns a deque"),
     "a generator": (lambda a: (a * number for number in range(3)), "returns a generator"),
     "a written argument": (partial(leaves, held={}), "changes its arguments"),
@@ -881,13 +882,51 @@ def test_what_a_replay_does_not_hand_over_is_not_replayed(what: str) -> None:
     assert says in str(step.reasons)
 
 
-def test_a_result_within_a_result_is_a_copy_too() -> None:
+def test_results_are_copies() -> None:
     from microbench import graphed
 
-    step = graphed(lambda a: (Wide(Wide(a * 2)), defaultdict(list, kept=[a])))
+    step = graphed(lambda a: (Wide(a * 2), defaultdict(list, kept=[a])))
     results = [step(torch.full((2,), float(number))) for number in range(8)]
-    assert [one.value.value[0].item() for one, _ in results] == [2.0 * number for number in range(8)]
+    assert [one.value[0].item() for one, _ in results] == [2.0 * number for number in range(8)]
     assert [kept["kept"][0][0].item() for _, kept in results] == [*range(8)]
+    assert step.counts["replays"] == 5
+
+
+def test_an_object_that_a_call_takes_and_returns_is_the_same_one() -> None:
+    from microbench import graphed
+
+    weight = torch.nn.Parameter(torch.ones(4))
+    state = Space(weight=Space(by=weight), optimizer=torch.optim.SGD([weight], lr=0.1))
+
+    def step(held: Any, a: Any) -> Any:
+        held.optimizer.zero_grad()
+        loss = (held.weight.by * a).sum()
+        loss.backward()
+        held.optimizer.step()
+        return held, loss.detach()
+
+    made = graphed(step)
+    found = [made(state, torch.ones(4)) for _ in range(8)]
+    assert all(one is state for one, _ in found)
+    assert [round(loss.item(), 3) for _, loss in found] == [round(4 - 0.4 * number, 3) for number in range(8)]
+    assert made.counts["replays"] == 5
+
+
+class Refusing(dict[str, Any]):
+    """As those of transformers: it refuses update()."""
+
+    def update(self, *_: Any, **__: Any) -> None:
+        raise TypeError
+
+
+def test_a_dictionary_of_a_library_is_copied_as_it_is_made() -> None:
+    from microbench import graphed
+
+    step = graphed(lambda a: (Refusing(kept=a * 2), Counter(loss=a.sum())))
+    for number in range(8):
+        output, counted = step(torch.full((2,), float(number)))
+        assert (type(output), output["kept"][0].item()) == (Refusing, 2.0 * number)
+        assert counted["loss"].item() == 2.0 * number
     assert step.counts["replays"] == 5
 
 
@@ -935,6 +974,66 @@ def test_a_method_has_graphs_for_each_object_and_is_no_attribute_of_it(monkeypat
     stored = pickle.loads(pickle.dumps(one))
     assert [stored.step(a)[0].item() for _ in range(6)] == [3.0] * 6
     assert [copy.deepcopy(one).step(a)[0].item() for _ in range(6)] == [3.0] * 6
+
+
+NOTHING_CHANGED: dict[str, Any] = {
+    "copies of settings": lambda held: (copy.deepcopy(held.own), pickle.dumps(held.own)),
+    "a note on a layer": lambda held: setattr(held.layer, "epoch", 3),
+    "a note on a function": lambda held: setattr(helped, "calls", 3),
+    "another order": lambda held: held.settings.update(a=held.settings.pop("a")),
+    "a group's note": lambda held: held.optimizer.param_groups[0].update(initial_lr=0.1),
+    "a hook that goes": lambda held: held.layer.register_forward_hook(print).remove(),
+    "a method of another name": lambda held: vars(held.layer).update({"graphed 1": None}),
+}
+
+
+@pytest.mark.parametrize("what", NOTHING_CHANGED)
+def test_what_no_code_reads_forbids_no_replay(what: str) -> None:
+    from microbench import graphed
+
+    layer = torch.nn.Linear(2, 2)
+    held = Space(layer=layer, own=Doubles(), settings={"a": 2.0, "b": 3.0},
+                 optimizer=torch.optim.SGD(layer.parameters(), lr=0.1))  # fmt: skip
+
+    def step(a: Any) -> None:
+        held.optimizer.zero_grad()
+        held.own.of(helped(held.layer(a)) * held.settings["a"]).sum().backward()
+        held.optimizer.step()
+
+    made = graphed(step)
+    for number in range(300):
+        made(torch.ones(2))
+        if number == 10:
+            NOTHING_CHANGED[what](held)
+    assert (made.counts["captures"], made.counts["eager"]) == (1, 0)
+
+
+def test_two_graphs_in_turn_are_each_looked_at_as_before() -> None:
+    from microbench import graphed
+
+    held = Space(by=1.0)
+    made = graphed(lambda a: a * held.by)
+    for number in range(60):
+        held.by = float(number % 2)
+        assert made(torch.ones(1)).item() == number % 2
+    assert (made.counts["captures"], made.counts["eager"]) == (2, 0)
+
+
+def test_a_graph_of_an_object_is_made_anew_for_its_copy() -> None:
+    from microbench import graphed
+
+    class Holder:
+        def __init__(self) -> None:
+            self.by, self.step = 2.0, graphed(self.times)
+
+        def times(self, a: Any) -> Any:
+            return a * self.by
+
+    one = Holder()
+    other = copy.deepcopy(one)
+    other.by = 3.0
+    assert [one.step(torch.ones(1)).item() for _ in range(6)] == [2.0] * 6
+    assert [other.step(torch.ones(1)).item() for _ in range(6)] == [3.0] * 6
 
 
 def test_an_optimizer_without_its_state_is_captured_anew() -> None:

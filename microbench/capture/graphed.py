@@ -25,7 +25,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
@@ -38,6 +38,7 @@ except ImportError:
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
 LOOKED = (*SETTINGS, tuple, Iterator)
+WHOLE = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType, types.ModuleType
 CALLED = "()"  # the key of a value that its holder returns
 NOTHING = tuple, ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
@@ -109,6 +110,7 @@ class Graphed:
         self._moving: set[int] = set()  # places of inputs for which another tensor came
         self._places: dict[Any, list[tuple[str, Any, Any]]] = {}  # what the function reads, by its inputs
         self._last: Graph | None = None
+        self._kept = False  # by an object, as its method
         self._changing = ""  # what the function itself changes, of that by which the host decides
 
     @property
@@ -124,13 +126,15 @@ class Graphed:
         if kept is None:  # of an object with slots alone, nothing can be kept
             return types.MethodType(self.function, owner)
         bound = kept.get(key)
-        if bound is None or bound.function.__self__ is not owner:  # a copy has what the first object kept
-            bound = kept[key] = Graphed(types.MethodType(self.function, owner), **self.options)
+        method = types.MethodType(self.function, owner)
+        if bound is None or bound.function != method:  # a copy has what the first object kept
+            bound = kept[key] = Graphed(method, **self.options)
+            bound._kept = True
         return bound
 
     def __reduce__(self) -> Any:
         """No copy of an object, and none that is stored, has its graphs."""
-        return (nothing, ()) if isinstance(self.function, types.MethodType) else self.__name__  # type: ignore[attr-defined]
+        return (nothing, ()) if self._kept else (_remade, (self.function, self.options))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         tensors: list[Any] = []
@@ -139,6 +143,8 @@ class Graphed:
         if graph is None or not graph.fits(inputs, also):
             graph = next((one for one in self._graphs if one.fits(inputs, also)), None)
             if graph is None:
+                for one in self._graphs:
+                    one.doubt()
                 return self._first((inputs, _modes(), also), arguments, named, tensors)
             self._last = graph
         for place, one in graph.fixed:
@@ -188,8 +194,9 @@ class Graphed:
             main.wait_stream(side)
             self._written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
             after = of_inputs(arguments, named)
-            self._changing = next((what for what, value in passes.items() if after[what] != value), "")
-            self._strange = strange(result)
+            if len(passed) == self._warm_up:  # the first calls may make what is missing
+                self._changing = next((what for what, value in passes.items() if after[what] != value), "")
+            self._strange = strange(result, {id(one) for _, one in _leaves((arguments, named))})
             self._seen = places, key
             self._places[kind[0]] = Reads(self.function, (arguments, named)).places  # it may have made what it reads
             return mapped(result, detached=True)  # a gradient would keep nodes that belong to this stream
@@ -218,8 +225,11 @@ class Graphed:
                 bind(*one.place, one.given)
         reads.kept += [one for one in maybe if now(*one[:2]) is one[2]]  # the function binds the others anew
         graph.guard(kind, reads, tensors, grads)
-        left = [(holder, key, now(holder, key)) for holder, key, before in behind if now(holder, key) is not before]
-        graph.behind = [(holder, key, one.detach()) for holder, key, one in left if isinstance(one, torch.Tensor)]
+        graph.behind = [
+            (holder, key, one.detach())
+            for holder, key, was in behind
+            if isinstance(one := now(holder, key), torch.Tensor) and one is not was
+        ]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
         changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
@@ -245,6 +255,10 @@ class Graphed:
 
 def _changed(places: Any, before: Any, after: Any) -> list[str]:
     return [name for (name, *_), one, other in zip(places, before, after, strict=True) if one != other]
+
+
+def _remade(function: Callable[..., Any], options: dict[str, Any]) -> Graphed:
+    return Graphed(function, **options)
 
 
 class Graph:
@@ -286,7 +300,11 @@ class Graph:
         self._kind, self._turn, self._bound = (kind[0], kind[2]), 0, BOUND[0] + HOOKS.next_id
         # Looked at in each call.
         self._each = [(get, CALLED, value, "a mode") for get, value in zip(MODES, kind[1], strict=True)]
-        self._each += [one for one in reads.kept if not isinstance(one[1], Part)]
+        self._each += [
+            one if type(one[0]) in (dict, list) else (partial(now, *one[:2]), CALLED, *one[2:])
+            for one in reads.kept
+            if not isinstance(one[1], Part)
+        ]
         # Looked at if a change was counted, and in turn.
         self._counted: list[Place] = [one for one in reads.kept if isinstance(one[1], Part)]
         for name, holder, key in reads.places:
@@ -301,7 +319,11 @@ class Graph:
             (partial(_same, partial(torch.Tensor.data_ptr, one), one.data_ptr()), CALLED, True, f"the memory of {name}")
             for name, one in reads.tensors.values()
         ]
-        self._slow: list[Place] = [(partial(_same, get, get()), CALLED, True, name) for name, get in reads.facts()]
+        of_layers, others = [*reads.of_layers()], reads.facts()  # a change of layers or hooks is counted
+        self._layered = len(of_layers)
+        self._slow: list[Place] = [
+            (partial(_same, get, get()), CALLED, True, name) for name, get in (*of_layers, *others)
+        ]
         self._memory = [one.untyped_storage() for _, one in reads.tensors.values()]  # or others come to its address
         # A gradient that the function drops and makes anew is its own. Else a call must find what the capture found.
         self._made = [(one, one.grad) for _, one, before in grads if one.grad is not before]
@@ -349,7 +371,6 @@ class Graph:
         try:
             if not self._unchanged():
                 if _other(self._each, 0, len(self._each)):
-                    self._bound = -1  # other calls come in between: the next one that fits looks at all
                     return False
                 self._part()
         except (LookupError, AttributeError, ValueError):  # it is no longer there
@@ -359,7 +380,8 @@ class Graph:
         bound = BOUND[0] + HOOKS.next_id
         self._turn += 1
         if bound != self._bound:
-            if _other(self._counted, 0, len(self._counted)) or _other(self._slow, 0, len(self._slow)):
+            slow = len(self._slow) if self._bound < 0 else self._layered
+            if _other(self._counted, 0, len(self._counted)) or _other(self._slow, 0, slow):
                 return False
             self._bound = bound
         elif self._turn % EVERY == 0:
@@ -367,6 +389,10 @@ class Graph:
         elif self._turn % EVERY == EVERY // 2:
             self._look(self._slow, 1)
         return True
+
+    def doubt(self) -> None:
+        """The next call looks at all places: a call did not fit, and was captured."""
+        self._bound = -1
 
     def _look(self, places: list[Place], each: int) -> None:
         """Look at so many of these places, others in each turn."""
@@ -464,7 +490,10 @@ class Reads:
         for name, *place in self.places:
             one = now(*place)
             if isinstance(one, io.IOBase) and not one.closed and one.seekable():
-                versions[f"the position in {name}"] = one.tell()
+                try:
+                    versions[f"the position in {name}"] = one.tell()
+                except OSError:  # a loop reads its lines
+                    versions[f"the position in {name}"] = object()
         return versions | host_random(now(*place) for _, *place in self.places)
 
     def gradients(self) -> list[tuple[str, torch.Tensor, Any]]:
@@ -473,28 +502,26 @@ class Reads:
             return []
         return [(name, one, one.grad) for name, one in self.tensors.values() if one.is_leaf and one.requires_grad]
 
-    def facts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """What to look at besides the places, in turn: whether tensors need gradients, hooks, code, classes, orders."""
+    def of_layers(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """What to look at if a change of layers, parameters or hooks was counted."""
         learns = any("backward" in name or name == "grad" for name in self._names)
         for name, one in self.tensors.values() if learns else ():
             yield f"what {name} has for a gradient", partial(_learning, one)
-        yield "PyTorch's precision of products", torch.get_float32_matmul_precision
         if self._layers:
-            yield "the hooks of all layers", partial(_keys, None, _hooks(torch.nn.modules.module))
+            yield "the hooks of all layers", partial(_hooked, torch.nn.modules.module)
         for name, layer in self._layers.values():
-            parts = [vars(layer), *(vars(layer)[part] for part in ("_parameters", "_buffers", "_modules"))]
-            hooks, ordered = _hooks(layer), parts[-1:] if isinstance(layer, torch.nn.ModuleDict) else []
-            keys = [*ordered, *filter(None, hooks)]
-            yield f"what {name} holds, or its hooks", partial(_keys, layer, keys, [*parts, *hooks])
+            yield f"what {name} holds, or its hooks", partial(_held_by_layer, layer, self._names | {"forward"})
+        for name, optimizer in self._optimizers.values():
+            yield f"the hooks of {name}", partial(_hooked, optimizer)
+
+    def facts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """What else to look at in turn: code, classes, orders, and tensors of optimizers."""
+        yield "PyTorch's precision of products", torch.get_float32_matmul_precision
         for name, one in self._own:
             yield name, partial(_code if isinstance(one, types.FunctionType) else _kind, one)
-        for name, each in self._ordered.values():
-            yield f"the order of {name}", partial(list, each)
-        for name, optimizer in self._optimizers.values():
-            yield (
-                f"the groups or hooks of {name}",
-                partial(_keys, optimizer, [*_hooks(optimizer), *optimizer.param_groups]),
-            )
+        for name, each in self._ordered.values() if {"items", "values", "keys"} & self._names else ():
+            yield f"the order of {name}", partial(_order, each)
+        for name, optimizer in self._optimizers.values() if "step" in self._names else ():
             yield f"a tensor of {name}", partial(_tensors, optimizer)
 
     def _add(self, name: str, holder: Any, key: Any, more: frozenset[str] = NONE) -> None:
@@ -605,7 +632,7 @@ class Reads:
             if isinstance(one, dict | list) and (fixed or isinstance(value, LOOKED)):
                 self._add(named, one, key, more)
             else:
-                if isinstance(one, dict | list) and not more:
+                if isinstance(one, dict | list) and not more and (key in self._names or not isinstance(key, str)):
                     self.maybe[id(one), key] = named, one, key
                 self._waiting.append((named, value, more))
 
@@ -670,6 +697,12 @@ class Reads:
         kind: Any = type(one)
         attributes = vars(one)
         if isinstance(one, torch.jit.ScriptModule):
+            for part, each in one.named_modules():
+                self._found[id(each), "training"] = (
+                    f"{name}.{part}.training",
+                    partial(getattr, each, "training"),
+                    CALLED,
+                )
             self.left[f"the settings of {name}, which is compiled"] = None
             self._waiting.extend((f"{name}.{key}", each, NONE) for key, each in one.state_dict(keep_vars=True).items())
             return
@@ -756,26 +789,34 @@ def _same(get: Callable[[], Any], value: Any) -> bool:
     return bool(get() == value)
 
 
-def _hooks(of: Any) -> list[dict[Any, Any]]:
-    return [value for key, value in vars(of).items() if key.endswith("_hooks") and isinstance(value, dict)]
+def _hooked(of: Any) -> Any:
+    hooks = [value for key, value in vars(of).items() if key.endswith("_hooks") and isinstance(value, dict)]
+    return [[*map(Same, each.values())] for each in hooks if each]
 
 
-def _keys(of: Any, each: list[dict[Any, Any]], counted: Iterable[dict[Any, Any]] = ()) -> Any:
-    return type(of), [*map(list, each)], [*map(len, counted)]
+def _held_by_layer(layer: torch.nn.Module, names: set[str]) -> Any:
+    held = vars(layer)
+    parts = held["_parameters"], held["_buffers"], held["_modules"]
+    order = [*held["_modules"]] if isinstance(layer, torch.nn.ModuleDict) else ()
+    return type(layer), held.keys() & names, [*map(len, parts)], order, _hooked(layer)
+
+
+def _order(of: dict[Any, Any]) -> Any:
+    return held(tuple(of))
 
 
 def _learning(one: torch.Tensor) -> Any:
     hooks, others = one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None)
-    return one.requires_grad, hooks and [*hooks], others and [*others]
+    return one.requires_grad, [*map(Same, (hooks or {}).values())], [*map(Same, (others or {}).values())]
 
 
 def _code(of: types.FunctionType) -> Any:
     registered, named = len(getattr(of, "registry", ())), tuple((of.__kwdefaults__ or {}).items())
-    return held((of.__code__, of.__defaults__, named)), len(vars(of)), registered
+    return held((of.__code__, of.__defaults__, named)), registered
 
 
 def _kind(of: Any) -> Any:
-    return type(of), Same(getattr(of, "__dict__", None)), len(vars(type(of)))
+    return type(of), Same(getattr(of, "__dict__", None))
 
 
 def _tensors(of: torch.optim.Optimizer) -> Any:
@@ -1081,11 +1122,8 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
         return type(value)(mapped(each, tensor, detached) for each in value)
     if isinstance(value, dict):
         copied = {key: mapped(each, tensor, detached) for key, each in value.items()}
-        if type(value) is dict:
-            return copied
-        other = copy.copy(value)
-        other.update(copied)
-        return other
+        first, kind = (value.default_factory,) if isinstance(value, collections.defaultdict) else (), type(value)
+        return copied if kind is dict else cast("Any", kind)(*first, copied)
     if tensor is None and holds(value):
         other = copy.copy(value)
         vars(other).update(mapped(vars(value), detached=detached))
@@ -1093,32 +1131,32 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
     return value
 
 
-def holds(value: Any, depth: int = 3) -> bool:
-    """Whether it is an object, such as a dataclass, with tensors among its attributes, or in such objects."""
-    return not isinstance(value, torch.nn.Module | type | types.FunctionType) and any(
-        isinstance(each, (torch.Tensor, *SEQUENCES, dict)) or (depth > 0 and holds(each, depth - 1))
-        for each in getattr(value, "__dict__", {}).values()
+def holds(value: Any) -> bool:
+    """Whether it is an object, such as a dataclass, with tensors among its attributes."""
+    return not isinstance(value, torch.nn.Module) and any(
+        isinstance(each, (torch.Tensor, *SEQUENCES, dict)) for each in getattr(value, "__dict__", {}).values()
     )
 
 
-def strange(value: Any) -> str:
-    """The class of what holds or gives tensors in a result, and mapped() does not copy; "" if there is none."""
-    if isinstance(value, (*SETTINGS, torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType)):
+def strange(value: Any, known: set[int]) -> str:
+    """The class of what is in a result, holds or gives tensors, and is neither known nor copied by mapped(); or ""."""
+    if id(value) in known or isinstance(value, (*SETTINGS, *WHOLE)):
         return ""
     if isinstance(value, Iterator):
         return type(value).__name__
-    if isinstance(value, tuple | list | dict) or holds(value):
-        within = (
-            value if isinstance(value, tuple | list) else (value if isinstance(value, dict) else vars(value)).values()
-        )
-        return next(filter(None, map(strange, within)), "")
-    return type(value).__name__ if _gives_tensors(value) else ""
+    if isinstance(value, tuple | list | dict):
+        each = value.values() if isinstance(value, dict) else value
+        return next(filter(None, (strange(one, known) for one in each)), "")
+    if hasattr(value, "__dict__"):
+        inner = [one for one in vars(value).values() if not isinstance(one, (dict, list, tuple, *SETTINGS, *WHOLE))]
+        return next((type(one).__name__ for one in inner if _has_tensors(getattr(one, "__dict__", {}).values())), "")
+    each = gc.get_referents(value)
+    deeper = [one for part in each if isinstance(part, dict | tuple) for one in gc.get_referents(part)]
+    return type(value).__name__ if _has_tensors([*each, *deeper]) else ""
 
 
-def _gives_tensors(value: Any, depth: int = 3) -> bool:
-    ends = torch.nn.Module, type, types.FunctionType, types.ModuleType
-    within = [each for each in gc.get_referents(value) if not isinstance(each, ends)]
-    return any(isinstance(each, torch.Tensor) or (depth and _gives_tensors(each, depth - 1)) for each in within)
+def _has_tensors(each: Iterable[Any]) -> bool:
+    return any(isinstance(one, torch.Tensor) for one in each)
 
 
 def of_inputs(arguments: Any, named: Any) -> dict[str, Any]:
