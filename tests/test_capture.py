@@ -838,7 +838,7 @@ def test_what_changes_behind_a_name_is_an_error_some_calls_later(what: str) -> N
         else:
             helped.__code__ = (lambda a: a * 5).__code__
         with pytest.raises(RuntimeError, match="replays did not see it"):
-            [step(torch.ones(2)) for _ in range(100)]
+            [step(torch.ones(2)) for _ in range(500)]
     finally:
         helped.__code__ = code
 
@@ -1001,7 +1001,7 @@ def test_what_no_code_reads_forbids_no_replay(what: str) -> None:
         held.optimizer.step()
 
     made = graphed(step)
-    for number in range(300):
+    for number in range(600):
         made(torch.ones(2))
         if number == 10:
             NOTHING_CHANGED[what](held)
@@ -1111,7 +1111,7 @@ def test_what_changes_in_a_layer_past_its_methods_is_an_error_some_calls_later(w
     change()
     try:
         with pytest.raises(RuntimeError, match="replays did not see it: name it in also"):
-            [step(a) for _ in range(200)]
+            [step(a) for _ in range(500)]
     finally:
         torch.set_float32_matmul_precision("highest")
 

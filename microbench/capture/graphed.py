@@ -45,7 +45,11 @@ MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looke
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 # A dictionary with so many places is known by its version. From Python 3.13 on it misses attributes that are set.
 MANY = 3 if dict_version is not None and sys.version_info < (3, 13) else sys.maxsize
-EACH, EVERY = 8, 8  # so many places are looked at in turn every so many calls, of those whose changes are counted
+EACH, EVERY, SLOWLY = (
+    8,
+    8,
+    16,
+)  # so many places are looked at in turn every so many calls, of those whose changes are counted
 Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
 OWN = frozenset({"training"})
