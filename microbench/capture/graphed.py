@@ -45,11 +45,8 @@ MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looke
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 # A dictionary with so many places is known by its version. From Python 3.13 on it misses attributes that are set.
 MANY = 3 if dict_version is not None and sys.version_info < (3, 13) else sys.maxsize
-EACH, EVERY, SLOWLY = (
-    8,
-    8,
-    16,
-)  # so many places are looked at in turn every so many calls, of those whose changes are counted
+# So many places are looked at in turn, every so many calls, of those whose changes are counted.
+EACH, EVERY = 8, 16
 Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
 OWN = frozenset({"training"})
@@ -388,10 +385,11 @@ class Graph:
             if _other(self._counted, 0, len(self._counted)) or _other(self._slow, 0, slow):
                 return False
             self._bound = bound
-        elif self._turn % EVERY == 0:
-            self._look(self._counted, EACH)
-        elif self._turn % EVERY == EVERY // 2:
-            self._look(self._slow, 1)
+        elif not self._turn % EACH:
+            if self._turn % EVERY:
+                self._look(self._slow, 1)
+            else:
+                self._look(self._counted, EACH)
         return True
 
     def doubt(self) -> None:
