@@ -1008,6 +1008,27 @@ def test_what_no_code_reads_forbids_no_replay(what: str) -> None:
     assert (made.counts["captures"], made.counts["eager"]) == (1, 0)
 
 
+def test_a_long_list_is_looked_at_by_its_length_alone() -> None:
+    """Python makes numbers beyond 256 anew."""
+    from microbench import graphed
+
+    held = [1.0] * 300
+    made = graphed(lambda a: a * len(held))
+    for _ in range(6):
+        assert made(torch.ones(1)).item() == 300
+    looked, graph = 0, made._last
+
+    def parted() -> None:
+        nonlocal looked
+        looked += 1
+
+    graph._part = parted
+    made(torch.ones(1))
+    assert looked == 0
+    held.append(1.0)
+    assert made(torch.ones(1)).item() == 301
+
+
 def test_two_graphs_in_turn_are_each_looked_at_as_before() -> None:
     from microbench import graphed
 

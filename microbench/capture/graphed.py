@@ -312,6 +312,8 @@ class Graph:
             value = now(holder, key)
             if isinstance(key, Part) or type(holder) in (dict, list):
                 (self._counted if isinstance(key, Part) else self._each).append((holder, key, value, name))
+            elif key is CALLED and type(value) is int and value > 256:  # a length that is another object each time
+                self._each.append((partial(_same, holder, value), CALLED, True, name))
             else:
                 get = now if isinstance(holder, dict | list) else getattr
                 self._each.append((holder if key is CALLED else partial(get, holder, key), CALLED, value, name))
