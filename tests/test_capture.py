@@ -861,6 +861,7 @@ def leaves(a: Any, held: Any) -> Any:
 RESULTS: dict[str, Any] = {
     "slots": (lambda a: Narrow(a * 2), "returns a Narrow"),
     "a result within a result": (lambda a: Wide(Wide(a * 2)), "returns a Wide"),
+    "a partial": (lambda a: partial(torch.add, a * 2), "returns a partial"),
     "a deque": (lambda a: deque([a * 2]), "returns a deque"),
     "a generator": (lambda a: (a * number for number in range(3)), "returns a generator"),
     "a written argument": (partial(leaves, held={}), "changes its arguments"),

@@ -1151,7 +1151,7 @@ def strange(value: Any, known: set[int]) -> str:
     if isinstance(value, tuple | list | dict):
         each = value.values() if isinstance(value, dict) else value
         return next(filter(None, (strange(one, known) for one in each)), "")
-    if hasattr(value, "__dict__"):
+    if getattr(value, "__dict__", None):
         inner = [one for one in vars(value).values() if not isinstance(one, (dict, list, tuple, *SETTINGS, *WHOLE))]
         return next((type(one).__name__ for one in inner if _has_tensors(getattr(one, "__dict__", {}).values())), "")
     each = gc.get_referents(value)
