@@ -86,7 +86,7 @@ def spied(raw: str) -> dict[str, float]:
 
 
 def child(way: str, made: str, program: list[str]) -> None:
-    """Runs a program, and looks at it from its seventh iteration on."""
+    """Runs a program, and begins py-spy or torch.profiler after six iterations."""
     sys.argv = program
     sys.path.insert(0, str(LAB / "programs"))
     import iterations

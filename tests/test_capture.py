@@ -1010,7 +1010,7 @@ def test_what_no_code_reads_forbids_no_replay(what: str) -> None:
 
 
 def test_a_long_list_is_looked_at_by_its_length_alone() -> None:
-    """Python makes numbers beyond 256 anew."""
+    """Above 256 Python makes a new object for each number, so a length is compared by value."""
     from microbench import graphed
 
     held = [1.0] * 300
@@ -1080,7 +1080,7 @@ def test_an_optimizer_without_its_state_is_captured_anew() -> None:
 
 
 def test_scatter_in_one_of_two_tries_is_no_frozen_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function may round otherwise once in some hundred calls; a frozen value shows each time."""
+    """Rounding may differ once in some hundred calls. A frozen value shows in each try."""
     from microbench.capture import proof
 
     held, run, tried = Space(rate=2.0), proof.Plan.run, 0

@@ -502,7 +502,7 @@ while time.monotonic() < end:
 
 
 def test_programs_of_copies_and_memsets_outlive_many_windows(tmp_path: Path) -> None:
-    """CUPTI 13.0.85 ended such programs when records of copies or memsets ended while a program ran."""
+    """CUPTI 13.0.85 crashed such programs when recording of copies or memsets was turned off while they ran."""
     (tmp_path / "program.py").write_text(MOVES)
     command = [sys.executable, "-m", "microbench", "watch", "--window", "100ms", "--every", "200ms", "-o"]
     started = [

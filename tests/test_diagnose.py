@@ -1132,7 +1132,7 @@ def test_steps_that_differ_are_not_predicted() -> None:
 
 
 def test_of_steps_of_two_speeds_the_typical_one_is_their_mean_though_one_has_another_call() -> None:
-    """On a busy host no step lasts as long as they do in the mean."""
+    """A busy host has two speeds, so no single step lasts as long as the mean of all."""
     made = Recorder()
     for step in range(60):
         with made.range(f"ProfilerStep#{step}", "annotation"):

@@ -168,7 +168,10 @@ def torch_proof(step: Callable[[], object], it: Iterations) -> None:
     found = {
         name: getattr(report, name) for name in ("proved", "why", "difference", "exact", "scatter", "state", "varied")
     }
-    found |= {"blockers": [f"{one.line} ({one.call}): {one.advice}" for one in report.blockers], "ratio": report.ratio}
+    found |= {
+        "blockers": [f"{one.line} {one.within} ({one.call}): {one.advice}" for one in report.blockers],
+        "ratio": report.ratio,
+    }
     found |= {"times": [(one.name, one.median_s) for one in report.times], "also": report.also, "left": report.left}
     found |= {"compiled": {one.name: (one.ratio, one.why) for one in report.times if one.ratio or one.why}}
     found |= {"rest": report.rest and (report.rest.median_s, report.rest.why), "memory": report.memory_bytes}

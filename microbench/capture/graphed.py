@@ -71,7 +71,7 @@ def graphed(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def nothing() -> None:
-    """What decides besides what a graph looks at."""
+    """Return None: by default nothing else decides whether a graph fits a call."""
 
 
 class Graphed:
@@ -134,7 +134,7 @@ class Graphed:
         return bound
 
     def __reduce__(self) -> Any:
-        """No copy of an object, and none that is stored, has its graphs."""
+        """A copy, or what is loaded from a file, begins without graphs."""
         return (nothing, ()) if self._kept else (_remade, (self.function, self.options))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -144,7 +144,7 @@ class Graphed:
         if graph is None or not graph.fits(inputs, also):
             graph = next((one for one in self._graphs if one.fits(inputs, also)), None)
             if graph is None:
-                for one in self._graphs:
+                for one in self._graphs if len(self._graphs) < self._most else ():
                     one.doubt()
                 return self._first((inputs, _modes(), also), arguments, named, tensors)
             self._last = graph
@@ -395,11 +395,11 @@ class Graph:
         return True
 
     def doubt(self) -> None:
-        """The next call looks at all places: a call did not fit, and was captured."""
+        """Look at all places in the next call that fits, because another one did not fit."""
         self._bound = -1
 
     def _look(self, places: list[Place], each: int) -> None:
-        """Look at so many of these places, others in each turn."""
+        """Look at the next ``each`` of these places."""
         rounds = len(places) // each + 1
         first = self._turn // EVERY % rounds * each
         for holder, key, value, _ in places[first : first + each]:
@@ -519,7 +519,7 @@ class Reads:
             yield f"the hooks of {name}", partial(_hooked, optimizer)
 
     def facts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """What else to look at in turn: code, classes, orders, and tensors of optimizers."""
+        """What is looked at in turn only: code, classes, orders of dictionaries, and tensors of optimizers."""
         yield "PyTorch's precision of products", torch.get_float32_matmul_precision
         for name, one in self._own:
             yield name, partial(_code if isinstance(one, types.FunctionType) else _kind, one)
@@ -799,10 +799,10 @@ def _hooked(of: Any) -> Any:
 
 
 def _held_by_layer(layer: torch.nn.Module, names: set[str]) -> Any:
-    held = vars(layer)
-    parts = held["_parameters"], held["_buffers"], held["_modules"]
-    order = [*held["_modules"]] if isinstance(layer, torch.nn.ModuleDict) else ()
-    return type(layer), held.keys() & names, [*map(len, parts)], order, _hooked(layer)
+    own = vars(layer)
+    parts = own["_parameters"], own["_buffers"], own["_modules"]
+    order = [*own["_modules"]] if isinstance(layer, torch.nn.ModuleDict) else ()
+    return type(layer), own.keys() & names, [*map(len, parts)], order, _hooked(layer)
 
 
 def _order(of: dict[Any, Any]) -> Any:

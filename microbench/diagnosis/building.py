@@ -1,4 +1,4 @@
-"""Finds libraries that build kernels again and again while a program runs, because its shapes change."""
+"""Finds libraries that build kernels again and again, because the shapes of a program's data change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ATTENTION = "cudnn_generated_fort_native_sdpa"  # kernels that cuDNN builds for 
 
 
 def built_s(diagnosis: Diagnosis) -> tuple[float, int]:
-    """How long libraries build kernels in the steps, in s, and in how many; 0 if in few, or at the start alone."""
+    """The time in s that libraries take to build kernels in the steps, and in how many steps they do; 0 if in few."""
     trace, steps = diagnosis.trace, diagnosis.steps
     if steps is None or steps.count < FEWEST:
         return 0.0, 0

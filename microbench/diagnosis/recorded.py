@@ -372,8 +372,8 @@ def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
 
 
 def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], float | None]:
-    """The calls of ``steps.every`` steps: their means over all steps that are alike, or nearly all, otherwise those of
-    the steps that are nearest to the mean in length and in the time of each owner. Also ``paced_s`` of Recorded."""
+    """The calls of ``steps.every`` typical steps, and ``paced_s`` of Recorded. If nearly all steps are alike, they are
+    the means over these; else the calls of the steps nearest to the mean in length and in the time of each owner."""
     begins = steps.calls[:: steps.every]
     lengths = np.diff(begins)
     table, work = trace.calls, trace.work
@@ -431,7 +431,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
 
 
 def _alike(calls: Table, begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> float:
-    """The share of the calls of these steps, which are of one length, whose name most others have in that place."""
+    """How alike steps of one length are: the share of calls that have the name which is usual in their place."""
     names = calls["name"][begins[:, None] + np.arange(lengths[0])]
     return float(np.mean(names == np.median(names, axis=0).astype(names.dtype)))
 

@@ -61,7 +61,11 @@ def _lines(made: Made) -> list[AnswerLine]:
         lines.append(answer_line("change", "the changed file was run and proved as well", verdict="good"))
     elif made.again is not None:
         again = made.again
-        why = again.error or again.why or "; ".join(f"{one.call} {one.line}" for one in again.blockers)
+        why = (
+            again.error
+            or again.why
+            or "; ".join(f"{one.call} {one.line} {one.within}".rstrip() for one in again.blockers)
+        )
         lines.append(answer_line("change", f"the changed file is not proved: {why}", verdict="problem"))
     return lines
 
