@@ -1,7 +1,9 @@
 """What recording adds to a step: each way to record in turn with none, in fresh processes, on a real GPU.
 
 By hand: ``python lab/watch_overhead.py FOLDER [ROUNDS [PROGRAM]]``. All processes of a round import first; then they
-measure their eager step and their replayed graph one at a time. FOLDER gets overhead.json and overhead.md.
+measure their eager step and their replayed graph one at a time, in TURNS of another order each. A host changes its
+speed by 2 within seconds, so each also times a loop of Python, and steps are compared at one speed of that loop.
+FOLDER gets overhead.json and overhead.md.
 """
 
 from __future__ import annotations
@@ -20,34 +22,45 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SECONDS = 0.6  # of blocks for each of the two steps
-BLOCK_S = 0.05
+SECONDS = 0.12  # of blocks for each of the two steps, each turn
+BLOCK_S = 0.02
+TURNS = 6  # the first is not counted: there a recorder still begins, or ends its window
+LOOP = 100_000
 # "kernels" records kernels alone, "waits" is what watch records between two windows.
 WAYS = ("none", "watch", "stacks", "kernels", "waits", "torch_cuda", "torch_cpu")
 
 
-def main(folder: Path, rounds: int = 8, program: str = "decode_grouped") -> None:
+def main(folder: Path, rounds: int = 4, program: str = "decode_grouped") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     errors: dict[str, str] = {}
     for number in range(rounds):
-        order = random.Random(number).sample(sorted(WAYS), len(WAYS))
+        chance = random.Random(number)
         with tempfile.TemporaryDirectory() as name:
-            children = {way: started(way, program, Path(name)) for way in order}
-            for way, process in children.items():
-                try:
-                    output, _ = process.communicate("go\n", timeout=60)
-                    found[way].append(json.loads(output.splitlines()[-1]))
-                except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
-                    process.kill()
-                    found[way].append({})  # so that the rounds of all ways stand beside each other
-                    errors[way] = f"{type(error).__name__}: {error}"
+            children = {way: started(way, program, Path(name)) for way in WAYS}
+            for turn in range(TURNS):
+                for way in chance.sample(WAYS, len(WAYS)):
+                    answer = asked(children[way], errors, way)
+                    if turn:
+                        found[way].append(answer)  # an empty one, too: turns of all ways stand beside each other
+            for process in children.values():
+                process.communicate()
         (folder / "overhead.json").write_text(json.dumps({"program": program, "steps_s": found, "errors": errors}))
-        counts = (f"{way} {sum(map(bool, each))}" for way, each in found.items())
-        print(f"round {number + 1}: {', '.join(counts)}", flush=True)
-    lines = list(table(found, errors))
-    (folder / "overhead.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+        print(f"round {number + 1}", *table(found, errors), sep="\n", flush=True)
+    (folder / "overhead.md").write_text("\n".join(table(found, errors)) + "\n")
+
+
+def asked(process: subprocess.Popen[str], errors: dict[str, str], way: str) -> dict[str, float]:
+    """What a process measures in its turn, or nothing."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        return dict(json.loads(process.stdout.readline()))
+    except (OSError, ValueError) as error:
+        errors[way] = f"{type(error).__name__}: {error}"
+        return {}
 
 
 def started(way: str, program: str, folder: Path) -> subprocess.Popen[str]:
@@ -59,24 +72,23 @@ def started(way: str, program: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def table(found: dict[str, list[dict[str, float]]], errors: dict[str, str]) -> Iterator[str]:
-    """Each way against none, round by round: the median ratio and its range."""
-    yield "| way | eager step, us | of unwatched | range | graph, us | of unwatched | range |"
+    """Each way against none, turn by turn and at one speed of the host: the median ratio and its quartiles."""
+    yield "| way | eager step, us | of unwatched | quartiles | graph, us | of unwatched | quartiles |"
     yield "|---|---|---|---|---|---|---|"
     for way, each in found.items():
         cells = []
         for what in ("eager", "graph"):
-            pairs = [
-                (one[what], none[what])
-                for one, none in zip(each, found["none"], strict=True)
-                if what in one and what in none
-            ]
-            if pairs:
-                ratios = [one / none for one, none in pairs]
-                cells.append(f"{statistics.median(one for one, _ in pairs) * 1e6:.0f}")
-                cells.append(f"{statistics.median(ratios):.3f}")
-                cells.append(f"{min(ratios):.3f}-{max(ratios):.3f}")
-            else:
+            pairs = [(a, b) for a, b in zip(each, found["none"], strict=True) if what in a and what in b]
+            if len(pairs) < 2:
                 cells += ["", "", ""]
+                continue
+            # A graph is the GPU's work, whatever the speed of the host.
+            speed = [b["loop"] / a["loop"] if what == "eager" else 1 for a, b in pairs]
+            low, middle, high = statistics.quantiles(
+                [a[what] / b[what] * by for (a, b), by in zip(pairs, speed, strict=True)], n=4
+            )
+            cells.append(f"{statistics.median(a[what] for a, _ in pairs) * 1e6:.0f}")
+            cells += [f"{middle:.3f}", f"{low:.3f}-{high:.3f}"]
         yield f"| {way} | {' | '.join(cells)} |"
     for way, error in errors.items():
         yield f"- {way}: {error}"
@@ -97,15 +109,19 @@ def child(way: str, program: str, folder: Path) -> None:
     for _ in range(20):
         made.step()
     made.wait()
+    graph = None
     kinds = {"torch_cuda": ["CUDA"], "torch_cpu": ["CPU", "CUDA"]}.get(way)
     activities = [getattr(profiler.ProfilerActivity, kind) for kind in kinds or ()]
-    if way == "waits":
-        timed(made.step, made.wait)  # the window of the recorder ends at a turn of this loop, and is read then
     with profiler.profile(activities=activities) if kinds else contextlib.nullcontext():
-        found = {"eager": timed(made.step, made.wait)}
         with contextlib.suppress(Exception):  # the eager time is wanted all the same
-            found["graph"] = timed(made.graph(), made.wait)
-    print(json.dumps(found), flush=True)
+            graph = made.graph()
+        while True:
+            found = timed(made.step, made.wait)
+            if graph:
+                found["graph"] = timed(graph, made.wait)["eager"]
+            print(json.dumps(found), flush=True)
+            if not sys.stdin.readline():
+                return
 
 
 def begin_recorder(way: str, folder: Path) -> None:
@@ -137,11 +153,16 @@ def begin_recorder(way: str, folder: Path) -> None:
     recorder.begin("torch", settings, print)
 
 
-def timed(step: Any, wait: Any) -> float:
-    """The median of blocks of steps, in s a step."""
+def timed(step: Any, wait: Any) -> dict[str, float]:
+    """The median of blocks of steps, in s a step, and of the loops of Python between them."""
     blocks: list[float] = []
+    loops: list[float] = []
     count, began = 2, time.perf_counter()
-    while time.perf_counter() - began < SECONDS:
+    while time.perf_counter() - began < SECONDS or not blocks:
+        begin = time.perf_counter()
+        for _ in range(LOOP):
+            pass
+        loops.append(time.perf_counter() - begin)
         begin = time.perf_counter()
         for _ in range(count):
             step()
@@ -151,7 +172,7 @@ def timed(step: Any, wait: Any) -> float:
             count *= 2
         else:
             blocks.append(block_s / count)
-    return statistics.median(blocks)
+    return {"eager": statistics.median(blocks), "loop": statistics.median(loops)}
 
 
 if __name__ == "__main__":
@@ -159,5 +180,5 @@ if __name__ == "__main__":
         child(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
     else:
         given = sys.argv[2:4]
-        rounds, program = *given, *("8", "decode_grouped")[len(given) :]
+        rounds, program = *given, *("4", "decode_grouped")[len(given) :]
         main(Path(sys.argv[1]), int(rounds), program)

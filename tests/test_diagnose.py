@@ -1656,7 +1656,7 @@ def test_a_loop_of_the_host_over_managed_memory_is_not_the_drivers() -> None:
     assert owned[MANAGED] == pytest.approx(200 * 100e-6, rel=0.01)
     assert pages_s(found) == pytest.approx(200 * 105e-6, rel=0.01)
     assert found.bound == "host-bound"
-    assert "do it on the GPU" in words.owner_words(found, owners(found.idle)[0])
+    assert "do it on the GPU" in words.owner_words(found, owners(found.idle)[0])[1]
     assert "The host works on managed memory for 139 ms, 86" in finding(found, "diagnose.on_managed").title
 
 
@@ -2380,7 +2380,7 @@ def test_two_steps_of_pytorchs_profiler_may_be_short() -> None:
         made.wait()
     found = diagnosed(made)
     assert (found.steps.found, found.steps.count) == ("annotations", 2)
-    assert "do on the GPU what of it computes on the CPU" in words.owner_words(found, owners(found.idle)[0])
+    assert "do on the GPU what of it computes on the CPU" in words.owner_words(found, owners(found.idle)[0])[1]
 
 
 def test_without_waits_streams_still_follow_each_other() -> None:

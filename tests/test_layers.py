@@ -53,10 +53,10 @@ LINES = {
     "model": 4002,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
-    "traces": 3564,  # bytes of collectives; calls inside others
-    "diagnosis": 8823,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
+    "traces": 3582,  # bytes of collectives; calls inside others
+    "diagnosis": 8849,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8170,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8174,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2354,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
     "service": 782,  # watching for hours: budget, metrics, alerts, who may ask

@@ -190,16 +190,24 @@ thread.join()
     assert len(trace.threads) == 1
 
 
-def test_while_another_thread_submits_without_python_the_main_thread_is_named(place: Place, tmp_path: Path) -> None:
-    text = """
+@pytest.mark.parametrize(
+    ("call", "owner", "named"),
+    [
+        ("stand_in_elsewhere", "the framework's other threads", "main thread at program.py:4 backward"),
+        ("stand_in_backward", "PyTorch's backward thread", "backward pass of program.py:4 backward"),
+    ],
+)
+def test_a_thread_that_submits_without_python_is_named_by_where_the_main_one_is(
+    place: Place, tmp_path: Path, call: str, owner: str, named: str
+) -> None:
+    text = f"""
 import torch
 def backward():
-    torch.unlocked.stand_in_elsewhere(20)
+    torch.unlocked.{call}(20)
 backward()
 """
-    trace = only(place.recorded(text, tmp_path, how=STACKS))
-    found = idle_of(trace)
-    assert found.places[0].name == "main thread at program.py:4 backward"
+    first, *_ = owners(idle_of(only(place.recorded(text, tmp_path, how=STACKS))))
+    assert (first.name, first.most) == (owner, named)
 
 
 def test_a_main_thread_that_computes_beside_the_frameworks_thread_has_its_time(place: Place, tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ def how(diagnosis: Diagnosis) -> str:
     if program in ("generate", "jax"):
         return HOW[program] + (f", in place of{place}" if program == "jax" else "")
     if of := target(diagnosis):
-        return f"{HOW[program]}. `microbench graph {of}` makes the graph of a function and proves it equal"
+        by_hand = f"{HOW[program][0].lower()}{HOW[program][1:]}"
+        return f"`microbench graph {of}` makes the graph and proves it equal. By hand: {by_hand}"
     return f"{HOW[program]}. Do it once, before{place}; inside, copy inputs in and replay"
 
 

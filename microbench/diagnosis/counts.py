@@ -17,10 +17,10 @@ from microbench.core.errors import UsageError
 from microbench.core.units import plain, size
 from microbench.diagnosis.host_time import FIRST_NS, LAST_NS, LINE_OF_CODE, Slices, called_from, slices
 from microbench.diagnosis.kernel_names import Family, bare, family
-from microbench.diagnosis.owners import FUNCTION, MAIN_AT, OWN, owner_of
+from microbench.diagnosis.owners import FUNCTION, OWN, owner_of
 from microbench.diagnosis.recorded import ALIKE
 from microbench.diagnosis.steps import Steps, Tokens
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Trace, name_of
+from microbench.traces.trace import BACKWARD_OF, MAIN_AT, MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
 OPERATOR = RANGE_KINDS.index("operator")
@@ -467,6 +467,8 @@ def _words(call: str, stack: Sequence[str]) -> str:
     words = [call, *([f"in {inner}"] if inner else []), *([f"at {_line(line)}"] if line else [])]
     if not line and (main := next((name for name in names if name.startswith(MAIN_AT)), "")):
         words.append(f"while the main thread is at {main.removeprefix(MAIN_AT)}")
+    elif not line and (backward := next((name for name in names if name.startswith(BACKWARD_OF)), "")):
+        words.append(f"in the {backward}")
     return plain(" ".join(words), LONGEST_PLACE)
 
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
+from microbench.traces.trace import AUTOGRAD, NONE, RANGE_KINDS, Table, Trace
 
 IntArray = npt.NDArray[np.int64]
 
@@ -23,7 +23,7 @@ OVERHEAD, DRIVER, FUNCTION, PYTHON = (RANGE_KINDS.index(kind) for kind in ("over
 NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 LINE_OF_CODE = re.compile(r":\d+ \S+$")  # train.py:88 conv2
-AUTOGRAD, BACKWARD = "pt_autograd", "PyTorch's backward thread"  # in the names of threads, and what to call them
+BACKWARD = "PyTorch's backward thread"
 NEXT, RIGHT_BEHIND_NS = 10, 20_000  # calls among which the thread's next one is looked for; from one line's to the next
 FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
 

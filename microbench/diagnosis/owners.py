@@ -11,12 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.diagnosis.host_time import BACKWARD, DOINGS, LINE_OF_CODE, MANAGED, ON_MANAGED, Slices, slices
-from microbench.traces.trace import Trace
+from microbench.traces.trace import BACKWARD_OF, MAIN_AT, Trace
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 NAMELESS, IMPORTS, PYTHONS, WAITING = "host code without a name", "imports", "Python's ", "waiting "
 LOADER = "the data loader"
-MAIN_AT = "main thread at "  # what another thread does by itself is named by where the main thread is
 AWAITS = f"{WAITING}for {LOADER}"  # whose workers are other processes
 REQUESTS = f"{WAITING}for a request"
 LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
@@ -36,6 +35,7 @@ PARTS = (
     ("torch/_inductor/", COMPILED), ("torch/_functorch/", COMPILED), ("Torch-Compiled Region", COMPILED),
     ("CompiledF", COMPILED), ("## Call CompiledFxGraph", COMPILED), ("TorchDynamo Cache Lookup", COMPILED),
     ("enumerate(DataLoader)#_Multi", AWAITS), ("enumerate(DataLoader)", LOADER), (MAIN_AT, ELSEWHERE),
+    (BACKWARD_OF, BACKWARD),
 )  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def _gives(stack: tuple[str, ...]) -> bool | None:
     """Whether a thread with this stack works, so that others may wait for it. None if it waits for others itself."""
     if owner_of(stack)[0] in HANDED:
         return None
-    return bool(stack) and stack[0] != BACKWARD and not stack[0].startswith(MAIN_AT)
+    return bool(stack) and stack[0] != BACKWARD and not stack[0].startswith((MAIN_AT, BACKWARD_OF))
 
 
 def handed_on(trace: Trace, thread: int, known: dict[int, Slices]) -> Slices:

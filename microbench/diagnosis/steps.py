@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from microbench.core.units import counted
 from microbench.diagnosis.events import stream_waits
-from microbench.diagnosis.host_time import AUTOGRAD
 from microbench.diagnosis.turns import LONGEST, Turns, calling, is_file, iteration, loops_of
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
+from microbench.traces.trace import AUTOGRAD, MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
 

@@ -44,7 +44,6 @@ from microbench.diagnosis.owners import (
     HELPS,
     LOADER,
     LOCK,
-    MAIN_AT,
     NAMELESS,
     OPERATORS,
     REQUESTS,
@@ -56,7 +55,18 @@ from microbench.diagnosis.steps import PAUSE_S, unnumbered
 from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Format, Processor, Table, Trace, name_of
+from microbench.traces.trace import (
+    MAIN_AT,
+    MEMORIES,
+    NONE,
+    RANGE_KINDS,
+    WORK_KINDS,
+    Format,
+    Processor,
+    Table,
+    Trace,
+    name_of,
+)
 
 SUITE = "diagnose"
 
@@ -79,6 +89,7 @@ OF_GRAPHS = ("diagnose.graph_part", "diagnose.graph_made", "diagnose.slow_replay
 FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
+NO_FASTER = "the step is no faster"
 
 BOUNDS: dict[Bound, str] = {
     "launch-bound": "the host submits work more slowly than the GPU does it",
@@ -213,15 +224,14 @@ def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
     return f"{said(diagnosis.trace, cause)} {as_time(each(diagnosis, idle.causes[cause] if idle is not None else 0.0))}"
 
 
-def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
-    """An owner of host time between calls: its time, share and function, what the step takes without it, and what
-    usually helps."""
+def owner_words(diagnosis: Diagnosis, owner: Owner) -> tuple[str, str]:
+    """An owner of host time between calls: its time, share and function with what the step takes without it, and what
+    usually helps, "" if nothing does."""
     idle, trace = diagnosis.idle, diagnosis.trace
     span_s = idle.span_s if idle is not None else owner.seconds
-    whole = "the step" if diagnosis.steps is not None else "the time"
     only = "#" in owner.name and owner.most_s > (1 - NAMED) * owner.seconds  # the others of its kind do not count
     name = f"code in {owner.most}" if only else owner.name
-    said = f"{plain(name)} {as_time(each(diagnosis, owner.seconds))}, {percent(owner.seconds / span_s)} of {whole}"
+    said = f"{plain(name)} {as_time(each(diagnosis, owner.seconds))} ({percent(owner.seconds / span_s)})"
     if not name.endswith(owner.most):
         place = plain(owner.most, LONGEST_NAME)
         if owner.most.startswith(MAIN_AT):
@@ -239,18 +249,32 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
         helps = _naming(trace)
     elif _computes(diagnosis, owner):
         helps = "do on the GPU what of it computes on the CPU"
-    return "; ".join(filter(None, (said + without_words(diagnosis, owner.name), helps)))
+    without = without_words(diagnosis, owner.name)
+    return said + without, "" if without.endswith(NO_FASTER) else helps
+
+
+def owner_lines(diagnosis: Diagnosis, shown: Sequence[Owner], found: Sequence[Finding]) -> list[str]:
+    """A line for each of these owners. What helps is said once, and not where the advice of these findings is to make
+    a graph, which saves the same."""
+    graph = any(one.rule == "diagnose.graph" and one.severity == "advice" for one in found)
+    said = [HELPS[name] for name in (OPERATORS, "torch.optim", "cupy") if graph]
+    lines: list[str] = []
+    for owner in shown:
+        line, helps = owner_words(diagnosis, owner)
+        lines.append(f"{line}; {helps}" if helps and helps not in said else line)
+        said.append(helps)
+    return lines
 
 
 def _owner(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Who has most of the host's time, if the step would be faster without it: for traces without better advice."""
     idle, trace = diagnosis.idle, diagnosis.trace
     found = [one for one in owners(idle) if one.seconds > NAMED * idle.span_s] if idle is not None else []
-    most = next((one for one in found if "no faster" not in without_words(diagnosis, one.name)), None)
+    most = next((one for one in found if not without_words(diagnosis, one.name).endswith(NO_FASTER)), None)
     if most is None:
         yield from _largest_cause(diagnosis)
         return
-    said, _, helps = owner_words(diagnosis, most).partition("; ")
+    said, helps = owner_words(diagnosis, most)
     if not helps and trace.format == "PyTorch profiler":
         helps = "record with stacks, which name what it does: torch.profiler.profile(with_stack=True)"
     if helps:
@@ -313,18 +337,18 @@ def _naming(trace: Trace) -> str:
 
 
 def without_words(diagnosis: Diagnosis, owner: str) -> str:
-    """What the step takes without an owner's host time: ": without it 2.1× as fast (1.8 to 2.4×)"; "" if that is not
+    """What the step takes without an owner's host time: "; without it 2.1× as fast (1.8 to 2.4×)"; "" if that is not
     known."""
     without, step, idle = diagnosis.without.get(owner), diagnosis.step, diagnosis.idle
     if without is None or step is None or idle is None:
         return ""
     if without.speedup < 1 + WORTH:
-        return ": without it the step is no faster"
+        return f"; without it {NO_FASTER}"
     range_ = ""
     if without.speedup_high - without.speedup_low > WIDE * without.speedup:
         range_ = f" ({times(without.speedup_low).removesuffix('×')} to {times(without.speedup_high)})"
     limited = ", then the GPU is the limit" if each(diagnosis, idle.busy_s) >= BUSY * without.step_s else ""
-    return f": without it {times(without.speedup)} as fast{range_}{limited}"
+    return f"; without it {times(without.speedup)} as fast{range_}{limited}"
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -189,6 +190,7 @@ static const Wanted FUNCTIONS[] = {
 static atomic_int taken;              /* 1 as soon as something records this process */
 static atomic_bool active;            /* CUPTI is ours */
 static atomic_uint generation;        /* the number of the recording */
+static char name_of_main[16];         /* what threads without a name of their own are called */
 static pid_t process;                 /* a forked child has another number and stays silent */
 static void *subscriber;
 static bool enabled[SYNC + 1];        /* by kind */
@@ -534,6 +536,15 @@ __attribute__((format(printf, 1, 2))) static void give_fact(const char *format, 
     pthread_mutex_unlock(&mutex);
 }
 
+/* Give the name of the calling thread once a recording, if it has one of its own. */
+static void name_thread(uint32_t thread) {
+    static _Thread_local unsigned named;
+    char name[16] = "";
+    if (named == generation) return;
+    named = generation;
+    if (!prctl(PR_GET_NAME, name) && strcmp(name, name_of_main)) give_fact("thread.%u=%s", thread, name);
+}
+
 /* Whether the host waits in a call, so that it is recorded in pauses too. */
 static bool waits(uint8_t action) {
     int type = action & 15;
@@ -743,6 +754,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     paused = READ(last_counted) != 0;
     if (paused && !waits(action)) return;
     find_stream_and_event(action, data, &stream, &event);
+    name_thread(thread);
     if (!lock_calls()) {
         dropped_calls++;
         return;
@@ -1077,6 +1089,7 @@ static bool write_first_cells(uint32_t version, const char *program) {
     clock_gettime(CLOCK_REALTIME, &now);
     put_fact("pid=%d", (int)process);
     put_fact("program=%s", program);
+    prctl(PR_GET_NAME, name_of_main);
     put_fact("cupti=%u", version);
     put_fact("cupti_ns=%llu", (unsigned long long)window_begin_ns);
     put_fact("unix_ns=%llu", now.tv_sec * 1000000000ull + now.tv_nsec);

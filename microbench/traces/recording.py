@@ -5,6 +5,7 @@ The file is read once, in pieces. Of a long recording the rows in the middle are
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections import Counter
@@ -23,6 +24,9 @@ from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category,
 from microbench.traces.samples import Lines, counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import (
+    AUTOGRAD,
+    BACKWARD_OF,
+    MAIN_AT,
     NONE,
     STACKS,
     TURNS,
@@ -388,6 +392,10 @@ class _Reader:
             collector.add(fields)
         samples = self._read_samples()
         self._leave_out("names", texts.left_out)
+        process = texts.number("pid")
+        for name, value in texts.starting("thread.").items():
+            if TIME.fullmatch(name):
+                collector.thread_names[process, int(name)] = value
         if (dropped := texts.number("dropped")) > 0:
             collector.lost["records"] = dropped
         ahead_ns = texts.number("unix_ns") - texts.number("cupti_ns")
@@ -456,7 +464,10 @@ class _Reader:
         most = threads[np.argsort(-counts, kind="stable")][:MOST_SAMPLED].tolist()
         submitting = {thread: numbers[thread] for thread in most if thread != NONE}
         each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
-        main_lines = lines(each[main], lambda key: self._named_line(key, "main thread at "))
+        main_lines = {
+            words: lines(each[main], functools.partial(self._named_line, words=words))
+            for words in (MAIN_AT, BACKWARD_OF)
+        }
         at_work = each[main].copy()
         at_work["name"][2 * at_work["graph"] < at_work["size"]] = 0  # the key of no frame
         # What a late sample says counts from when it was due, and is surely so only when it was taken.
@@ -472,7 +483,10 @@ class _Reader:
                 rows["begin_ns"], rows["end_ns"], rows["name"] = both
             rows = rows if ends or len(rows) else at_work
             found = lines(rows, self._named_line)
-            found = within(found if ends or number == main else filled(found, main_lines), first_ns, last_ns)
+            if not ends and number != main:
+                backward = AUTOGRAD in self._texts.facts.get(f"thread.{number}", "")
+                found = filled(found, main_lines[BACKWARD_OF if backward else MAIN_AT])
+            found = within(found, first_ns, last_ns)
             self._add_ranges(Category.LINE, thread, found)
             for found in self._functions(rows):
                 self._add_ranges(Category.FUNCTION, thread, within(found, first_ns, last_ns))

@@ -76,6 +76,10 @@ class Processor(NamedTuple):
     cores: int
 
 
+# What a thread without Python does is named by where the main thread is; PyTorch names its own thread.
+MAIN_AT, BACKWARD_OF, AUTOGRAD = "main thread at ", "backward pass of ", "pt_autograd"
+
+
 class Thread(NamedTuple):
     """A thread of the host: its process, its number there, and its name if it has one."""
 

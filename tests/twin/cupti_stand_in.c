@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -353,6 +354,19 @@ void stand_in_elsewhere(int steps) {
     pthread_t thread;
     elsewhere_steps = steps;
     pthread_create(&thread, NULL, elsewhere, NULL);
+    pthread_join(thread, NULL);
+}
+
+static void *named(void *unused) {
+    prctl(PR_SET_NAME, "pt_autograd_0");
+    return elsewhere(unused);
+}
+
+/* The same on a thread that is named as PyTorch names that of the backward pass. */
+void stand_in_backward(int steps) {
+    pthread_t thread;
+    elsewhere_steps = steps;
+    pthread_create(&thread, NULL, named, NULL);
     pthread_join(thread, NULL);
 }
 

@@ -4,7 +4,7 @@ import itertools
 
 import msgspec
 
-from microbench.analysis.evidence import Severity
+from microbench.analysis.evidence import Finding, Severity
 from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, stacks, words
 from microbench.diagnosis.diagnosis import Diagnosis, each
@@ -33,13 +33,14 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
     """One screen: the verdict, where the time is, and what to change. ``costs`` says whose constants the predictions
     use, ``command`` what was typed."""
     found = words.findings(diagnosis)
-    lines = [*_idle_lines(diagnosis), *_step_lines(diagnosis)]
+    lines = [*_idle_lines(diagnosis, found), *_step_lines(diagnosis)]
     if found and found[0].rule == "diagnose.bound":
         verdict, *found = found
         lines.insert(0, answer_line("verdict", verdict.title, verdict=verdict.severity))
     if (best := next((one for one in found if one.severity == "advice" and one.advice), None)) is not None:
         found.remove(best)
-        lines.insert(1, answer_line("next", f"{best.title}. {best.advice}", verdict="advice"))
+        behind = next((at for at, line in enumerate(lines) if line.name not in ("verdict", "whose", "")), len(lines))
+        lines.insert(behind, answer_line("next", f"{best.title}. {best.advice}", verdict="advice"))
     trace = diagnosis.trace
     gpu = trace.gpus.get(busiest(trace))
     about = [trace.format, *([gpu] if gpu else [])]
@@ -117,7 +118,7 @@ def _share_of_work(diagnosis: Diagnosis) -> float:
     return float(lasts[inside].sum() / max(lasts.sum(), 1))
 
 
-def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
+def _idle_lines(diagnosis: Diagnosis, found: list[Finding]) -> list[AnswerLine]:
     idle = diagnosis.idle
     if idle is None:
         known = [answer_line(name, *parts) for name, parts in words.each_longest(diagnosis.trace) if parts]
@@ -140,14 +141,17 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         if place.seconds > least_s
     ]
     lines = {
-        "whose": [words.owner_words(diagnosis, one) for one in whose],
         "idle": [f"{in_all} ({share(idle.idle_s)})", *causes],
         "also in": places,
     }
     if idle.communication_s > least_s:
         alone = f"{as_time(each(diagnosis, idle.exposed_s))} of it alone ({share(idle.exposed_s)})"
         lines["exchange"] = [as_time(each(diagnosis, idle.communication_s)), alone]
-    return [answer_line(name, *parts) for name, parts in lines.items() if parts]
+    each_of = enumerate(words.owner_lines(diagnosis, whose, found))
+    return [
+        *(answer_line("" if place else "whose", line) for place, line in each_of),
+        *(answer_line(name, *parts) for name, parts in lines.items() if parts),
+    ]
 
 
 def ranks_screen(several: list[Diagnosis], costs: str, *, everything: bool = False) -> Screen:
