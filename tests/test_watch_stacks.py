@@ -483,6 +483,24 @@ for _ in range(20):
     assert found["Python's garbage collection"] > 0.01
 
 
+def test_a_collection_of_garbage_in_the_thread_of_samples_does_not_hold_them_up(place: Place, tmp_path: Path) -> None:
+    """Python collects in whichever thread makes an object. The time is no cost of a sample, and the program's wait."""
+    text = f"""{SLOW}
+import gc, sys
+kept, real, times = [[] for _ in range(1_000_000)], sys._current_frames, []
+def frames():
+    times.append(0) or (len(times) == 20 and gc.collect())
+    return real()
+sys._current_frames = frames
+while len(times) < 20:
+    train(1)
+train(40)
+"""
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    assert trace.samples is not None
+    assert trace.samples.taken > 150  # 20 before it, and few after a pause of 30 times the collection
+
+
 @pytest.mark.parametrize("computes", [True, False])
 def test_python_s_lock_has_the_line_that_held_it(place: Place, tmp_path: Path, computes: bool) -> None:
     text = f"""{SLOW}

@@ -152,13 +152,15 @@ def main(path: Path) -> None:
 
 def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
     """Fill the report. Raises MeasurementError for a function that cannot be called, or that is not PyTorch's."""
-    from microbench.experiments.own.callables import bound, load
+    from microbench.experiments.own.callables import bound, load, set_up
 
     given: list[Any] = []
     function: Any = called(partial(load, asked.function), "")
     if any(check(inspect.unwrap(function)) for check in NO_STEPS):
         raise MeasurementError("a replay does not run an async or generator function: name one that does the step")
     if asked.inputs:
+        if asked.setup:  # it may make what the function and its inputs need
+            set_up(None, asked.setup, asked.axes)  # type: ignore[arg-type]
         given = [
             _inputs(one) for one in itertools.islice(called(called(partial(load, asked.inputs), ""), ""), MOST_INPUTS)
         ]

@@ -52,6 +52,7 @@ OWN_TIME = "the program's own work between CUDA calls"
 
 # Longer than this, work that was submitted in time does not follow the work before it: something else held it back.
 LONGEST_GAP_NS = 6000
+LONGEST_IN_GRAPH_NS = 50_000  # in a replay, whose conditional nodes take up to 25 us each (XLA's loops on an H200)
 # Longer than this after its call returned, the work of a GPU that was free was held back by something else.
 LONGEST_WAY_NS = 20_000
 # A call of these kinds takes longer than this only when it does something for the first time. The first launch of a
@@ -333,6 +334,8 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
         chosen = pages & (to_host == touched)
         yield from _before_pages(trace, gaps.begin_ns[chosen], gaps.end_ns[chosen], touched=touched)
     threads, known = np.append(trace.calls["thread"], NONE)[call], dict[int, Slices]()
+    same = np.append(np.diff(trace.work["call"], prepend=NONE) == 0, False)[gaps.work]  # the gap is within a replay
+    longest_ns = np.where(same, LONGEST_IN_GRAPH_NS, LONGEST_GAP_NS)
     for thread in np.unique(threads[call != NONE]).tolist():
         own = threads == thread
         begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
@@ -341,7 +344,7 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
         yield _until_call(trace, handed_on(trace, thread, known), begins, until)
         shortest_ns = np.percentile(np.append(way_ns[way_ns > 0], LONGEST_WAY_NS), 1)
         on_the_way = (returned > begins) | (way_ns <= NEAR * shortest_ns) & (shortest_ns <= USUAL_WAY_NS)
-        yield from _behind_call(trace, on_the_way, held[own], until, ends)
+        yield from _behind_call(trace, on_the_way, held[own], until, ends, longest_ns[own])
 
 
 def _alike(begins_ns: IntArray, ends_ns: IntArray, cause: Cause, name: int = NONE) -> Stretches:
@@ -376,22 +379,22 @@ def _before_pages(trace: Trace, begins_ns: IntArray, ends_ns: IntArray, *, touch
 
 
 def _behind_call(
-    trace: Trace, on_the_way: BoolArray, held: BoolArray, begins_ns: IntArray, ends_ns: IntArray
+    trace: Trace, on_the_way: BoolArray, held: BoolArray, begins_ns: IntArray, ends_ns: IntArray, longest_ns: IntArray
 ) -> Iterator[Stretches]:
     """The rest of each gap, after the call returned: the launch latency, a device gap, or a wait for another stream.
 
     ``held`` marks work that an event held back. If this work was still on its way when the event happened, it counts as
-    on its way.
+    on its way. A device gap lasts at most ``longest_ns``.
     """
     event = held & ~on_the_way
     yield _alike(begins_ns[event], ends_ns[event], "another stream's event")
-    ways: tuple[tuple[BoolArray, Cause, int], ...] = (
+    ways: tuple[tuple[BoolArray, Cause, int | IntArray], ...] = (
         (on_the_way, "launch latency", LONGEST_WAY_NS),
-        (~on_the_way & ~event, "device gaps", LONGEST_GAP_NS),
+        (~on_the_way & ~event, "device gaps", longest_ns),
     )
     held_back: Cause = "another stream" if _waits_for_events(trace) else "unknown"
-    for chosen, cause, longest_ns in ways:
-        short = chosen & (ends_ns - begins_ns <= longest_ns)
+    for chosen, cause, longest in ways:
+        short = chosen & (ends_ns - begins_ns <= longest)
         long = chosen & ~short
         yield _alike(begins_ns[short], ends_ns[short], cause)
         yield _alike(begins_ns[long], ends_ns[long], held_back, HELD_BACK)

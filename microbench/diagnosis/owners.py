@@ -91,9 +91,12 @@ WAITS = tuple(
                 rf"{BUILT}(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select)\b",
                 PLACE.format("selectors") + r"select$", PLACE.format("ssl") + r"(?:read|recv|recv_into)$",
                 PLACE.format("socket") + r"(?:readinto|accept|create_connection)$",
-                PLACE.format("asyncio/runners") + r"run$",  # the loop below it is in C: uvloop
                 PLACE.format("multiprocessing/connection") + r"(?:wait|_poll|_recv|_send|recv_bytes)$",
             ),
+        ),
+        (
+            "asyncio's event loop", "its tasks sleep, or await a socket, a process or a thread: shorten what they await",
+            (PLACE.format("asyncio/runners") + r"run$",),  # the loop below it is in C: uvloop
         ),
         (
             "a file", "read it ahead, or keep it in memory; write from another thread",
@@ -109,7 +112,11 @@ WAITS = tuple(
 
 
 # A thread that waits in these waits for what others give it.
-HANDED = (REQUESTS, f"{WAITING}in a lock or a queue", f"{WAITING}in a socket or a pipe")
+EVENT_LOOP, TURNS_IT = (
+    f"{WAITING}in asyncio's event loop",
+    re.compile(PLACE.format("asyncio/base_events") + "_run_once$"),
+)
+HANDED = (REQUESTS, EVENT_LOOP, f"{WAITING}in a lock or a queue", f"{WAITING}in a socket or a pipe")
 # A server waits for a request in these, unless it has called the program's own code since.
 SERVERS = re.compile(
     r"(?:.*/)?(?:http/server|socketserver|grpc/_server|werkzeug/serving|wsgiref/\w+|aiohttp/web\w*"
@@ -152,6 +159,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
             within = [place for place, outer in enumerate(names[:place]) if SERVERS.match(outer)]
             if within and OWN not in map(_of_name, names[within[-1] : place]):
                 return REQUESTS, name
+            if any(TURNS_IT.match(outer) for outer in names[max(place - 2, 0) : place]):  # around its selector
+                return EVENT_LOOP, name
             return (place and _waits(names[place - 1])) or waits, name  # a read of a connection is of a pipe
         if name.startswith("<built-in "):
             continue

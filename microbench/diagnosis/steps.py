@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from microbench.core.units import counted
 from microbench.diagnosis.events import stream_waits
-from microbench.diagnosis.turns import LONGEST, Turns, calling, is_file, iteration, loops_of
+from microbench.diagnosis.turns import LONGEST, Turns, calling, is_file, iterations, loops_of
 from microbench.traces.trace import AUTOGRAD, MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -108,10 +108,9 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     annotations of that name, if the trace tells these.
     """
     tokens, loops = Tokens(trace), loops_of(trace)
-    turns = iteration(trace, tokens.names[tokens.submits], loops)
+    turning = iterations(trace, tokens.names[tokens.submits], loops)
     candidates = _annotated(trace, tokens)
-    if turns is not None:
-        candidates.append(_turning(trace, tokens, turns))
+    candidates += [_turning(trace, tokens, turns) for turns in turning]
     steps = None
     if asked:
         calls = calling(trace, asked) if ":" in asked else None
@@ -119,7 +118,8 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
         if (steps := _first(trace, tokens, wanted)) is not None:
             steps = msgspec.structs.replace(steps, calls_of=asked)
     steps = steps or _first(trace, tokens, candidates)
-    if turns is not None and not turns.own and steps is not None and (steps.name, steps.calls_of) == (turns.place, ""):
+    libraries = {turns.place for turns in turning if not turns.own}
+    if steps is not None and steps.name in libraries and not steps.calls_of:
         steps = steps if steps.likeness >= REPEATED else None  # such as a compiler's, whose turns are no steps
     part = None
     if steps is None or (steps.count < FEWEST and not steps.calls_of):

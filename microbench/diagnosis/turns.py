@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.traces.trace import NONE, Pause, Table, Trace
+from microbench.traces.trace import NONE, WORK_KINDS, Pause, Table, Trace
 
 IntArray = npt.NDArray[np.int64]
 
@@ -67,7 +67,7 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
         if not len(times_ns) or _turns_less(turns, around.get(number, []), rows["at_ns"]):
             continue
         turn_ns = float(np.median(times_ns))
-        stretches = _stretches(inside, LONGEST * turn_ns)
+        stretches = _stretches(inside, LONGEST * turn_ns, turns)
         each = [np.diff(np.searchsorted(submits_ns, one["at_ns"])) for one in stretches]
         stretch, submits = max(zip(stretches, each, strict=True), key=lambda one: len(one[0]))
         often = bool(len(submits)) and np.median(submits) >= 1
@@ -98,26 +98,46 @@ def _of_one_thread(rows: Table) -> Table:
     return rows[rows["thread"] == threads[np.argmax(counts)]] if len(threads) else rows
 
 
-def _stretches(rows: Table, longest_ns: float = np.inf) -> list[Table]:
-    """Turns that follow one another within a time."""
+def _stretches(rows: Table, longest_ns: float = np.inf, turns: Table | None = None) -> list[Table]:
+    """Turns that follow one another within a time.
+
+    With all ``turns`` also each so many longer ones, such as those that wait for the GPU, unless a loop around ends in
+    them.
+    """
     apart = rows["last"].copy()
-    apart[:-1] |= np.diff(rows["at_ns"]) > longest_ns
+    longer = np.flatnonzero(np.diff(rows["at_ns"]) > longest_ns)
+    if turns is None or not _is_regular(rows, longer, turns):
+        apart[longer] = True
     return np.split(rows, np.flatnonzero(apart) + 1)
 
 
-def iteration(trace: Trace, names: IntArray, loops: list[Turns]) -> Turns | None:
-    """The loop whose turns are the program's steps; its own code comes before that of packages.
+def _is_regular(rows: Table, longer: IntArray, turns: Table) -> bool:
+    """Whether each so many turns are longer, without the end of a turn of another loop in most of them."""
+    if len(longer) < FEWEST or np.mean(np.diff(longer) == np.median(np.diff(longer))) < MOST_OF:
+        return False
+    begins_ns, ends_ns = rows["at_ns"][longer], rows["at_ns"][longer + 1]
+    for number in np.setdiff1d(turns["loop"], rows["loop"]).tolist():
+        at_ns = turns["at_ns"][turns["loop"] == number]
+        inside = np.searchsorted(at_ns, ends_ns) - np.searchsorted(at_ns, begins_ns)
+        if np.mean(inside == 1) >= MOST_OF and inside.sum() >= MOST_OF * len(at_ns[at_ns >= begins_ns[0]]):
+            return False
+    return True
+
+
+def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]:
+    """The loop whose turns are the program's steps, and those around it; its own code comes before that of packages.
 
     ``names`` are numbers of the submitting calls that are equal for equal calls.
     """
+    idle = _without_kernels(trace)
     for own in (True, False):
-        chosen = None
+        chosen: list[Turns] = []
         for loop in (one for one in loops if one.own == own and len(one.submits)):
-            if _covered(names, loop) and (chosen is None or _is_iteration(chosen, loop)):
-                chosen = loop
-        if chosen is not None and len(chosen.ends_ns) >= FEWEST:
-            return chosen
-    return None
+            if _covered(names, loop) and (not chosen or _is_iteration(chosen[0], loop, idle)):
+                chosen.insert(0, loop)
+        if found := [loop for loop in chosen if len(loop.ends_ns) >= FEWEST]:
+            return found
+    return []
 
 
 def _covered(names: IntArray, loop: Turns) -> bool:
@@ -129,8 +149,23 @@ def _covered(names: IntArray, loop: Turns) -> bool:
     return loop.all_submits >= COVERED * len(names)
 
 
-def _is_iteration(outer: Turns, inner: Turns) -> bool:
-    """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations."""
+def _without_kernels(trace: Trace) -> tuple[IntArray, IntArray]:
+    """The middles in ns of the times in which no kernel runs, and how long these are."""
+    kernels = np.sort(trace.work[trace.work["kind"] != WORK_KINDS.index("copy")], order="begin_ns")
+    ends_ns = np.maximum.accumulate(kernels["end_ns"].astype(np.int64))
+    lasts_ns = np.maximum(kernels["begin_ns"][1:] - ends_ns[:-1], 0)
+    return ends_ns[:-1] + lasts_ns // 2, lasts_ns
+
+
+def _is_iteration(outer: Turns, inner: Turns, idle: tuple[IntArray, IntArray]) -> bool:
+    """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations. They are not
+    if the GPU has no kernels in most of the time, and that outside of the inner loop: it only launches some."""
+    middles_ns, lasts_ns = idle
+    turn = np.searchsorted(inner.all_ns, middles_ns)
+    around = np.isin(turn, np.searchsorted(inner.all_ns, outer.all_ns)) & (middles_ns > outer.all_ns[0])
+    around &= middles_ns < outer.all_ns[-1]
+    if len(outer.all_ns) >= FEWEST and lasts_ns[around].sum() > COVERED * np.ptp(outer.all_ns):
+        return False
     ends = np.searchsorted(inner.ends_ns, outer.all_ns)
     last = np.unique(ends[(ends > 0) & (ends < len(inner.ends_ns))]) - 1  # turns with an end of the outer loop
     others = np.delete(inner.submits, last)

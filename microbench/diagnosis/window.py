@@ -13,6 +13,7 @@ from microbench.core.errors import UsageError
 from microbench.core.units import as_time
 from microbench.diagnosis.health import MOST_UNKNOWN, WITHOUT, Chosen, launches_of
 from microbench.diagnosis.idle import busiest
+from microbench.diagnosis.turns import COVERED, FEWEST, loops_of
 from microbench.traces.collector import MAX_TIME_NS
 from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
 
@@ -114,13 +115,30 @@ def _calls(trace: Trace, first: int, count: int) -> Trace:
 
 
 def _windows(trace: Trace) -> Iterator[Trace]:
-    """The windows of a recording that submit work, most work first; without the first one, if there are others."""
+    """The windows of a recording that submit work, most work first; without the first one, if there are others.
+
+    Those whose work is submitted while a loop of the program's own turns come before those in which it still begins.
+    """
     # When its call began; kernels without a call belong to no window.
     owners = np.append(trace.calls["begin_ns"], MAX_TIME_NS)[trace.work["call"]]
     counts = [int(np.count_nonzero((begin_ns <= owners) & (owners < end_ns))) for begin_ns, end_ns in trace.windows]
     if any(counts[1:]):
         counts[0] = 0
-    for number in sorted(np.flatnonzero(counts).tolist(), key=lambda number: -counts[number]):
+    own = [loop.all_ns for loop in loops_of(trace) if loop.own and len(loop.submits)] if len(counts) > 1 else []
+    turns_ns = np.sort(np.concatenate([np.empty(0, np.int64), *own]))
+    submits_ns = np.sort(trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])])
+
+    def turns(window: tuple[int, int]) -> bool:
+        ends_ns = turns_ns[slice(*np.searchsorted(turns_ns, window))]
+        whole, inside = (
+            (np.diff(np.searchsorted(submits_ns, one))[0] for one in (window, ends_ns[[0, -1]]))
+            if len(ends_ns)
+            else (1, 0)
+        )
+        return len(ends_ns) >= FEWEST and inside >= COVERED * whole
+
+    turning = list(map(turns, trace.windows))
+    for number in sorted(np.flatnonzero(counts).tolist(), key=lambda number: (not turning[number], -counts[number])):
         yield _window(trace, *trace.windows[number], owners)
 
 

@@ -254,6 +254,8 @@ class Sampler:
         self._may_compute: set[int] = set()  # functions in C of packages that read and write, by their keys
         self._places = Places()
         self._collects_ns = 0  # when the collection of garbage that goes on began
+        self._own = 0  # the thread that samples, and for how long it has collected the program's garbage since last
+        self._collected_ns = 0
         # Now, the main thread on a processor, and ready to run, and all threads but this one on a processor; in ns.
         self._since: tuple[int, int, int, int] | None = None
         self._processor = [0, 0, 0]  # the same of all samples
@@ -279,10 +281,11 @@ class Sampler:
                 self._kept = [Kept(path) for path in (MAIN_THREADS, OWN, f"/proc/self/task/{os.getpid()}/syscall")]
             finally:
                 opened.release()
+            self._own = _thread.get_ident()
             gc.callbacks.append(self._collected)
             due_ns, lost_ns = time.monotonic_ns(), 0
             while True:
-                began_ns, before_ns = time.monotonic_ns(), time.thread_time_ns()
+                began_ns, before_ns, self._collected_ns = time.monotonic_ns(), time.thread_time_ns(), 0
                 with self._lock:
                     if self._ended:
                         return
@@ -293,7 +296,8 @@ class Sampler:
                     holder = self._sample(began_ns - due_ns) if wanted else 0
                     if wanted or self._since is not None:
                         self._account(wanted, holder)
-                    takes_ns = max(time.thread_time_ns() - before_ns, min(lost_ns, MOST_LOST_NS))
+                    own_ns = time.thread_time_ns() - before_ns - self._collected_ns
+                    takes_ns = max(own_ns, min(lost_ns, MOST_LOST_NS))
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
                 self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
@@ -377,9 +381,12 @@ class Sampler:
         now_ns = time.time_ns()
         if phase == "start":
             self._collects_ns = now_ns
-        elif self._since and len(self._cells) < MOST_WAITING and now_ns - self._collects_ns > SHORTEST_NS:
+            return
+        own = _thread.get_ident() == self._own
+        self._collected_ns += (now_ns - self._collects_ns) * own
+        if self._since and len(self._cells) < MOST_WAITING and now_ns - self._collects_ns > SHORTEST_NS:
             begin_ns, end_ns = self._collects_ns + self._ahead_ns, now_ns + self._ahead_ns
-            thread = _thread.get_ident() & THREAD
+            thread = (self._main_thread if own else _thread.get_ident()) & THREAD  # which waits for this one's lock
             self._cells.append(cells.collected(thread, begin_ns, end_ns, about.get("generation", 0)))
 
     def _account(self, goes_on: bool, holder: int = 0) -> None:

@@ -430,6 +430,7 @@ def _number_nodes(work: Table, calls: Table, names: tuple[str, ...]) -> None:
     replays = np.array([name.startswith(("cudaGraphLaunch", "cuGraphLaunch")) for name in names], np.bool_)
     if not replays.any():
         return
+    _find_bodies(work, np.append(np.append(replays, False)[calls["name"]], False))
     unnumbered = np.flatnonzero((work["call"] != NONE) & (work["node"] == NONE))
     name = calls["name"][work["call"][unnumbered]]
     chosen = unnumbered[(name != NONE) & replays[name]]
@@ -437,6 +438,17 @@ def _number_nodes(work: Table, calls: Table, names: tuple[str, ...]) -> None:
     call = work["call"][chosen]
     starts = np.flatnonzero(np.diff(call, prepend=NONE))
     work["node"][chosen] = np.arange(len(chosen)) - np.repeat(starts, np.diff(starts, append=len(chosen)))
+
+
+def _find_bodies(work: Table, replays: npt.NDArray[np.bool_]) -> None:
+    """Give the bodies of a graph's conditional nodes, which have numbers of their own, the replay that runs them: the
+    last one that has begun on the GPU. The nodes of a replay whose call is lost are known from others."""
+    lost, of_replays = (work["call"] == NONE) & (work["node"] != NONE), replays[work["call"]]
+    lost &= ~np.isin(work["node"], work["node"][of_replays])
+    for device in np.unique(work["device"][lost]).tolist():
+        here = work["device"] == device
+        last = np.maximum.accumulate(np.where(of_replays & here, np.arange(len(work)), NONE))[lost & here]
+        work["call"][lost & here] = np.append(work["call"], NONE)[last]
 
 
 def _resolution(tables: tuple[Table, ...]) -> int:

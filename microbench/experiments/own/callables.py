@@ -279,12 +279,7 @@ def bound(gpu: Gpu, function: str, setup: str, axes: Mapping[str, Param]) -> Own
     """
     step: Callable[..., Any] = called(partial(load, function), "")
     values = {name: _typed(value) for name, value in axes.items()}
-    made: Any = None
-    if setup:
-        prepare: Callable[..., Any] = called(partial(load, setup), "")
-        prepared = partial(prepare, **_named(gpu, prepare, values))
-        made = called(run_whole(prepared, _inner(prepare)), _file_of(prepare))
-        refuse_unrun(made)
+    made = set_up(gpu, setup, axes) if setup else None
     positional = made if isinstance(made, tuple) else () if made is None or isinstance(made, dict) else (made,)
     given = made if isinstance(made, dict) else {}
     unknown = [name for name in values if not setup and name not in _parameters(step) and not _takes_any(step)]
@@ -299,6 +294,15 @@ def bound(gpu: Gpu, function: str, setup: str, axes: Mapping[str, Param]) -> Own
         pass
     call = partial(step, *positional, **named) if positional or named else step
     return OwnCall(run_whole(call, _inner(step)), (*positional, *named.values()), _file_of(step))
+
+
+def set_up(gpu: Gpu, setup: str, axes: Mapping[str, Param]) -> Any:
+    """What setup returns for these axes, of which it gets those that it names."""
+    prepare: Callable[..., Any] = called(partial(load, setup), "")
+    prepared = partial(prepare, **_named(gpu, prepare, {name: _typed(value) for name, value in axes.items()}))
+    made = called(run_whole(prepared, _inner(prepare)), _file_of(prepare))
+    refuse_unrun(made)
+    return made
 
 
 WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "none": None}

@@ -103,7 +103,8 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     elif step.unwatched_s < step.watched_s:
         parts.append(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})")
     if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
-        parts.append(f"also here: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}")
+        also = ", ".join(f"{plain(name)} {as_time(turn_s)}" for name, turn_s in others)
+        parts.append(f"also here{', by --step FILE:LINE' * (step.found == 'loop')}: {also}")
     return [answer_line("repeats" if step.found == "repetition" else "steps", *parts)]
 
 
