@@ -100,9 +100,9 @@ class Recorder:
         until = max(self.now_ns, *self.ends_ns.values()) if self.ends_ns else self.now_ns
         self.call(name, until + ns - self.now_ns)
 
-    def turn(self) -> None:
-        """A turn of the program's own loop ends."""
-        self.turns.append((self.now_ns, 0, self.thread, False))
+    def turn(self, loop: int = 0) -> None:
+        """A turn of a loop of the program's own ends."""
+        self.turns.append((self.now_ns, loop, self.thread, False))
 
     def record_event(self, stream: int) -> int:
         """Records an event; returns the place of the call."""
@@ -134,7 +134,8 @@ class Recorder:
             "source": "made.json", "format": "PyTorch profiler", "work": table(self.work, WORK),
             "calls": table(self.calls, CALLS), "ranges": table(self.ranges, RANGES), "syncs": table(self.syncs, SYNCS),
             "names": tuple(self.names), "threads": (Thread(1, 1), Thread(1, 2)), "gpus": {0: "NVIDIA H200"},
-            "turns": np.array(self.turns, TURNS), "loops": (Loop("train.py:5", own=True, beneath=False),),
+            "turns": np.array(self.turns, TURNS), 
+            "loops": tuple(Loop(place, own=True, beneath=False) for place in ("train.py:5", "train.py:9")),
         }  # fmt: skip
         return Trace(**{**fields, **changes})  # type: ignore[arg-type]
 

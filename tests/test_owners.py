@@ -95,6 +95,9 @@ def test_a_long_name_takes_no_longer_than_its_length(name: str) -> None:
 @pytest.mark.parametrize(
     ("names", "owner", "most"),
     [
+        (["serve.py:8 main", "asyncio/runners.py run", "asyncio/base_events.py BaseEventLoop._run_once",
+          "python3.12/selectors.py EpollSelector.select", "self._selector.poll at serve.py:8 main"],
+         "waiting in asyncio's event loop", "self._selector.poll at serve.py:8 main"),
         (["train.py(3): load", "<built-in function perf_counter>"], OWN, "train.py(3): load"),
         (["torch/nn/functional.py(9): linear", "<built-in function linear>", "aten::addmm"], OPERATORS, "aten::addmm"),
         (["train.py(3): load", "json/__init__.py(299): loads", "re/__init__.py(8): sub"],

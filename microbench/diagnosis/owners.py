@@ -95,7 +95,7 @@ WAITS = tuple(
             ),
         ),
         (
-            "asyncio's event loop", "its tasks sleep, or await a socket, a process or a thread: shorten what they await",
+            "asyncio's event loop", "its tasks sleep, or await sockets, processes or threads: shorten that",
             (PLACE.format("asyncio/runners") + r"run$",),  # the loop below it is in C: uvloop
         ),
         (

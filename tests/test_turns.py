@@ -1,0 +1,116 @@
+"""Which loop's turns are steps, and which window of a recording shows them, on made programs."""
+
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+from make_trace import Recorder
+from test_diagnose import costs
+
+from microbench.diagnosis.diagnosis import diagnose
+from microbench.diagnosis.steps import find_steps
+from microbench.diagnosis.turns import loops_of
+from microbench.diagnosis.window import one_window
+from microbench.traces.collector import _find_bodies
+from microbench.traces.trace import NONE
+
+MS = 1_000_000
+
+
+def nested(inner: int, around_ns: int, kernel_ns: int = 2000) -> Recorder:
+    """An outer loop (train.py:9) that does other things for a time, around an inner one (train.py:5) that launches."""
+    made = Recorder()
+    for _ in range(12):
+        for _ in range(inner):
+            made.launches(4, 5000, kernel_ns)
+            made.turn()
+        made.wait()
+        made.runs(around_ns)
+        made.turn(1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("around_ns", "kernel_ns", "place"),
+    [(100_000, 2000, "train.py:5"), (5 * MS, 2000, "train.py:9"), (100_000, 400_000, "train.py:5")],
+)
+def test_a_loop_that_only_launches_is_no_step_if_the_gpu_idles_outside(
+    around_ns: int, kernel_ns: int, place: str
+) -> None:
+    """As a solver's iterations between reductions in numpy. While the GPU works on, the host only runs ahead."""
+    steps = find_steps(nested(20, around_ns, kernel_ns).trace())
+    assert (steps.found, steps.name) == ("loop", place)
+
+
+def ahead(epochs: bool) -> Recorder:
+    """A loop that runs ahead of the GPU, and waits for it in each eighth turn; or in which an epoch ends there."""
+    made = Recorder()
+    for turn in range(64):
+        made.launch("kernel", 3 * MS, 2000)
+        if turn % 8 == 7:
+            made.wait()
+        made.turn()
+        if turn % 8 == 7 and epochs:
+            made.launches(30, 5000, 100_000)
+            made.turn(1)
+    return made
+
+
+def test_each_eighth_turn_that_waits_is_a_turn_like_others() -> None:
+    (loop,) = loops_of(ahead(epochs=False).trace())
+    assert len(loop.ends_ns) == 63
+    steps = find_steps(ahead(epochs=False).trace())
+    assert steps.step_s == pytest.approx(3e-3, rel=0.05)
+
+
+def test_a_turn_in_which_an_epoch_ends_does_something_else() -> None:
+    inner = next(loop for loop in loops_of(ahead(epochs=True).trace()) if loop.place == "train.py:5")
+    assert len(inner.ends_ns) < 10
+
+
+def test_the_window_in_which_the_loop_turns_is_shown() -> None:
+    """Libraries try kernels at first, which is more work than the program does then."""
+    made = Recorder()
+    made.launches(50)
+    edges = [0, made.now_ns]
+    made.launches(4000, 1000, 1000)
+    edges.append(made.now_ns)
+    for _ in range(30):
+        made.launches(20)
+        made.turn()
+    edges.append(made.now_ns + 1)
+    trace = made.trace(windows=tuple(itertools.pairwise(edges)))
+    assert len(one_window(trace).work) == 600
+    without = msgspec.structs.replace(trace, turns=trace.turns[:0])
+    assert len(one_window(without).work) == 4000
+
+
+def test_bodies_of_conditional_nodes_make_no_stream_wait() -> None:
+    """XLA's loops on the GPU: each body follows the last one after 20 us, in the same replay."""
+    made = Recorder()
+    for _ in range(12):
+        made.runs(50_000)
+        call = made.call("cuGraphLaunch", 8000)
+        for node in range(20):
+            made.submit(call, f"body_{node}", 3000, node=node)
+            made.ends_ns[7] += 20_000
+        made.wait()
+        made.turn()
+    idle = diagnose(made.trace(), costs()).idle
+    assert idle.causes["device gaps"] > 9 * 19 * 20e-6  # of nine whole steps
+    assert idle.causes["unknown"] == idle.causes["another stream"] == 0
+
+
+def test_work_of_a_conditional_nodes_body_has_the_replay_that_runs_it() -> None:
+    """CUPTI gives bodies a number that no call has. The nodes of a replay whose call is lost are known from others."""
+    made = Recorder()
+    for lost in (False, False, True):
+        call = made.call("cuGraphLaunch", 8000)
+        for node, body in ((1, False), (2, False), (50, True), (51, True)):
+            made.submit(call, "kernel", 3000, node=node)
+            if body or lost:
+                made.work[-1] = (*made.work[-1][:6], NONE, *made.work[-1][7:])
+    trace = made.trace()
+    _find_bodies(trace.work, np.array([True, True, True, False]))
+    assert trace.work["call"].tolist() == [0] * 4 + [1] * 4 + [NONE, NONE, 1, 1]
