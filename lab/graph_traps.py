@@ -219,7 +219,65 @@ def cache_that_grows() -> Any:
     return step, (x(),)
 
 
-@trap("shape|something else|given back")
+@trap("each call changes|went on|something else")
+def averages_by_name() -> Any:
+    """The moving averages of most repositories."""
+    model = mlp()
+    shadow = {name: one.detach().clone() for name, one in model.named_parameters()}
+
+    @torch.no_grad()
+    def step(a: torch.Tensor) -> torch.Tensor:
+        for name, one in model.named_parameters():
+            shadow[name] = 0.9 * shadow[name] + 0.1 * one
+        return model(a) + shadow["0.bias"].sum()
+
+    return step, (x(),)
+
+
+@trap("each call changes|went on|something else")
+def buffer_that_is_bound_anew() -> Any:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(16, device=DEVICE))
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            self.mean = 0.9 * self.mean + 0.1 * a.mean(0)
+            return a - self.mean
+
+    model = Mean()
+    return torch.no_grad()(lambda a: model(a)), (x(),)
+
+
+@trap("each call changes|went on|something else|has another value")
+def optimizer_that_counts_in_python() -> Any:
+    class Counting(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self) -> None:  # type: ignore[override]
+            for one in self.param_groups[0]["params"]:
+                state = self.state[one]
+                state["step"] = state.get("step", 0) + 1
+                one.sub_(one.grad, alpha=0.1 / state["step"])
+
+    weight = nn.Parameter(x(16))
+    optimizer = Counting([weight], {})
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        (weight * a).sum().backward()
+        optimizer.step()
+        return weight.detach() + 0
+
+    return step, (x(),)
+
+
+@trap("random|each call changes|does not repeat|not repeat")
+def random_state_of_numpy() -> Any:
+    drawn = np.random.RandomState(0)
+    return lambda a: a * drawn.uniform(), (x(),)
+
+
+@trap("shape|something else|given back|each call changes")
 def tensor_that_grows() -> Any:
     held = {"keys": x(1, 16)}
 
@@ -359,6 +417,88 @@ def random_numbers_of_its_own() -> Any:
 
 
 # ---- settings that the caller changes between calls
+
+
+@setting
+def dictionary_of_a_layer() -> Any:
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept, self.kinds = {"by": torch.ones(16, device=DEVICE)}, {"plain"}
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return -a * self.kept["by"] if "negative" in self.kinds else a * self.kept["by"]
+
+    model = Cached()
+    return lambda a: model(a), (x(),), lambda: model.kept.update(by=torch.full((16,), 3.0, device=DEVICE))
+
+
+@setting
+def set_of_a_layer() -> Any:
+    step, given, _ = dictionary_of_a_layer()
+    model = step.__closure__[0].cell_contents
+    return step, given, lambda: model.kinds.add("negative")
+
+
+@setting
+def models_by_name_beside_a_write() -> Any:
+    models = {"student": mlp(), "teacher": mlp()}
+
+    @torch.no_grad()
+    def step(a: torch.Tensor) -> Any:
+        made = {}
+        for name, model in models.items():
+            made[name] = model(a)
+        return sum(made.values())
+
+    return step, (x(),), lambda: models.update(teacher=nn.Sequential(mlp(), nn.ReLU()))
+
+
+@setting
+def names_in_a_tuple() -> Any:
+    held = Space(by=2.0, plus=1.0)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        for name in ("by", "plus"):
+            a = a * getattr(held, name)
+        return a
+
+    return step, (x(),), lambda: setattr(held, "plus", 3.0)
+
+
+@setting
+def what_a_hook_of_a_tensor_reads() -> Any:
+    weight, held = nn.Parameter(x(16)), Space(by=2.0)
+    weight.register_hook(lambda grad: grad * held.by)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        weight.grad = None
+        (weight * a).sum().backward()
+        return weight.grad + 0
+
+    return step, (x(),), lambda: setattr(held, "by", 3.0)
+
+
+@setting
+def attribute_of_a_class_that_comes_later() -> Any:
+    class Switch(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return -a if getattr(self, "negative", False) else a + 0
+
+    model = Switch()
+    return lambda a: model(a), (x(),), lambda: setattr(Switch, "negative", True)
+
+
+@setting
+def rates_that_a_scheduler_lists() -> Any:
+    optimizer = torch.optim.SGD([nn.Parameter(x(16))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
+
+    def change() -> None:
+        optimizer.step()
+        scheduler.step()
+
+    return lambda a: a * scheduler.get_last_lr()[0], (x(),), change
 
 
 @setting
@@ -519,6 +659,26 @@ def mode_that_is_no_number() -> Any:
 
 
 # ---- sound ones
+
+
+@sound
+def settings_with_strict_attributes() -> Any:
+    class Strict(dict[str, Any]):
+        __getattr__ = dict.__getitem__
+
+    held = Strict(by=2.0)
+    return lambda a: a * held.by, (x(),)
+
+
+@sound
+def attention_that_is_kept_to_look_at() -> Any:
+    class Attention(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            self.weights = (a @ a.T).softmax(-1)
+            return self.weights @ a
+
+    model = Attention()
+    return torch.no_grad()(lambda a: model(a)), (x(),)
 
 
 @sound

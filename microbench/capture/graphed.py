@@ -16,6 +16,7 @@ import functools
 import gc
 import io
 import numbers
+import operator
 import os
 import random
 import sys
@@ -49,7 +50,7 @@ MANY = 3 if dict_version is not None and sys.version_info < (3, 13) else sys.max
 EACH, EVERY = 8, 16
 Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
-OWN = frozenset({"training"})
+GRADIENT = operator.attrgetter("grad")
 PLAIN, SEQUENCES = (torch.Tensor, torch.nn.Parameter), (tuple, list)
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
 FORWARD = ("forward", "backward", "setup_context")
@@ -57,6 +58,8 @@ FORWARD = ("forward", "backward", "setup_context")
 BY_NAME = {"getattr", "hasattr", "asdict", "astuple", "fields", "replace", "repr", "str", "__match_args__"}
 CALLS, NEW = (*FORWARD, "__call__"), ("__init__", "__new__", "__post_init__")
 OF_OPTIMIZERS = ("param_groups", "state", "defaults")
+MADE, ITERATED = object(), object()
+READING = {"get", "items", "values", "pop", "popitem", "popleft", "setdefault"}  # methods that give entries
 MAKING = ("__init__", "__new__", "__repr__", "__setattr__", "__getstate__", "__setstate__", "__reduce__", "__del__")
 # Methods that write to a container.
 CHANGING = {
@@ -212,6 +215,10 @@ class Graphed:
         ]
         if any(wrote and not fixed for wrote, fixed in zip(self._written, same, strict=True)):
             return self._eager("it writes to an input, and each call passes another tensor", arguments, named)
+        return self._capture(kind, arguments, named, tensors, same)
+
+    def _capture(self, kind: Any, arguments: Any, named: Any, tensors: list[Any], same: list[bool]) -> Any:
+        """Capture the call and replay it. The graph is kept if another call may be replayed."""
         self._counts["captures"] += 1
         reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
         places = self._places[kind[0]] = reads.places
@@ -224,17 +231,19 @@ class Graphed:
         finally:
             for one in drawn:
                 bind(*one.place, one.given)
-        reads.kept += [one for one in maybe if now(*one[:2]) is one[2]]  # the function binds the others anew
+        anew = [one for one in maybe if now(*one[:2]) is not one[2]]  # what the function binds
+        reads.kept += [one for one in maybe if now(*one[:2]) is one[2]]
         graph.guard(kind, reads, tensors, grads)
         graph.behind = [
             (holder, key, one.detach())
-            for holder, key, was in behind
+            for holder, key, was, *_ in (*behind, *anew)
             if isinstance(one := now(holder, key), torch.Tensor) and one is not was
         ]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
-        changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
+        changing = [*reads.drawn, *(f"what the iterator {one.name} yields" for one in drawn if one.taken)]
         changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
         changing += [name for holder, key, value, name in reads.kept if now(holder, key) is not value]
+        changing += [name for holder, key, _, name in anew if reads.is_state(holder, key)]
         self._changing = ", ".join([*_changed(places, before, self._seen[1][-1]), *changing])
         if not self._changing:  # else it is right for this call, and for no other
             self._graphs.append(graph)
@@ -274,7 +283,8 @@ class Graph:
         same: list[bool],
         copies: bool,
     ) -> None:
-        self._copies, self._leading = copies, list[Any]()
+        self._copies = copies
+        self._learning, self._grads = list[Any](), list[Any]()  # leaves whose gradients it makes anew, and these
         self.behind: list[tuple[Any, Any, torch.Tensor]] = []  # what a call leaves in attributes
         fixed = [one if stays or not one.is_cuda else None for one, stays in zip(tensors, same, strict=True)]
         inputs = [
@@ -330,7 +340,7 @@ class Graph:
         self._memory = [one.untyped_storage() for _, one in reads.tensors.values()]  # or others come to its address
         # A gradient that the function drops and makes anew is its own. Else a call must find what the capture found.
         self._made = [(one, one.grad) for _, one, before in grads if one.grad is not before]
-        self._leading = [(one, one.grad) for one, _ in self._made if id(one) in reads.leading]
+        self._learning, self._grads = [one for one, _ in self._made], [grad for _, grad in self._made]
         for name, one, before in grads:
             if before is None or one.grad is before:
                 places = self._each if id(one) in reads.leading else self._counted
@@ -417,10 +427,9 @@ class Graph:
             given = tensors[place]
             static.copy_(given.detach() if given.requires_grad else given)
         self._graph.replay()
-        for leading, own in self._leading:
-            if leading.grad is not own:
-                for one, grad in self._made:
-                    one.grad = grad
+        if any(map(operator.is_not, map(GRADIENT, self._learning), self._grads)):
+            for one, grad in self._made:
+                one.grad = grad
         for holder, key, one in self.behind:
             bind(holder, key, one.clone() if self._copies else one)
         return mapped(self._result) if self._copies else self._result
@@ -460,6 +469,8 @@ class Reads:
             self.maybe: dict[tuple[int, Any], tuple[str, Any, Any]] = {}  # places that the function may bind anew
             self.behind: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where it leaves what it does not read
             self._own: list[tuple[str, Any]] = []  # functions and objects of the user's
+            self._containers: set[int] = set()
+            self.drawn: list[str] = []  # iterators among defaults
             self._ordered: dict[int, tuple[str, dict[Any, Any]]] = {}
             self.leading: set[int] = set()
             self._layers: dict[int, tuple[str, torch.nn.Module]] = {}
@@ -498,7 +509,18 @@ class Reads:
                     versions[f"the position in {name}"] = one.tell()
                 except OSError:  # a loop reads its lines
                     versions[f"the position in {name}"] = object()
-        return versions | host_random(now(*place) for _, *place in self.places)
+        return versions | host_random(self._seen.values())
+
+    def is_state(self, holder: Any, key: Any) -> bool:
+        """Whether code may read what is there before it binds it anew. Of an attribute, and of an entry with a key that
+        code writes, some code does so by name; of other entries, code reads some by keys that it makes."""
+        each = [_first_reads(one.__code__) for _, one in self._own if isinstance(one, types.FunctionType)]
+        read, entries, written = (frozenset[Any]().union(*parts) for parts in zip(*each, strict=True))
+        if id(holder) not in self._containers:
+            return key in read
+        if key in written:
+            return key in entries
+        return bool(READING & read or MADE in entries or (isinstance(holder, list) and ITERATED in entries))
 
     def gradients(self) -> list[tuple[str, torch.Tensor, Any]]:
         """The leaves, with their gradients, if any code names a backward pass."""
@@ -535,22 +557,21 @@ class Reads:
 
     def _visit(self, name: str, one: Any, more: frozenset[str]) -> None:
         kind: Any = type(one)
-        if isinstance(one, types.FunctionType):
+        if one is os.environ or one is os.getenv:
+            self._found[0, "environ"] = "os.environ", ENVIRONMENT, CALLED
+        elif isinstance(one, types.FunctionType):
             self._of_function(one)
         elif parts := _parts(name, one):
             self._waiting.extend((*part, NONE) for part in parts)
+            if kind.__name__ == "Graphed":  # what is set on it is meant for the function
+                for key in vars(one).keys() & self._names - {"function", "also", "options", "reasons"}:
+                    self._add(f"{name}.{key}", vars(one), key)
         elif isinstance(one, contextvars.ContextVar):
             self._add(f"{name}.get()", partial(one.get, None), CALLED)
         elif isinstance(one, weakref.ref):
             self._add(f"{name}()", one, CALLED, more)
-        elif isinstance(one, types.ModuleType):
-            if _is_own(one):
-                self._of_attributes(name, vars(one), NONE)
-        elif isinstance(one, type):
-            for each in filter(_is_own, (one, kind)):  # a class, and the class of that class
-                self._of_class(name, one, each)
-            if issubclass(one, enum.Enum) and _is_own(one):
-                self._waiting.extend((f"{name}.{each.name}.value", each.value, NONE) for each in one)
+        elif isinstance(one, types.ModuleType | type):
+            self._of_names(name, one)
         elif isinstance(one, types.MappingProxyType | collections.ChainMap | collections.UserDict):
             if len(one) <= MOST_ENTRIES:
                 self._found[id(one), dict] = name, lambda: tuple(one.items()), CALLED
@@ -568,12 +589,27 @@ class Reads:
         else:
             self._of_object(name, one, more)
 
+    def _of_names(self, name: str, one: types.ModuleType | type) -> None:
+        """A module, or a class, and the class of that class."""
+        if isinstance(one, types.ModuleType):
+            if _is_own(one):
+                self._of_attributes(name, vars(one), NONE)
+        else:
+            for each in filter(_is_own, (one, type(one))):
+                self._of_class(name, one, each)
+            if issubclass(one, enum.Enum) and _is_own(one):
+                self._waiting.extend((f"{name}.{each.name}.value", each.value, NONE) for each in one)
+        if _is_own(one) and {"getattr", "hasattr"} & self._names:  # what is not there may come
+            self._found[id(one), len] = f"the attributes of {name}", vars(one).__len__, CALLED
+
     def _of_tensor(self, name: str, one: torch.Tensor) -> None:
         if type(one) in PLAIN and one.layout is torch.strided and id(one) not in self.tensors:
             self.tensors[id(one)] = name, one
             if "." not in name:
                 self.leading.add(id(one))
             self._of_attributes(name, vars(one), NONE)
+            for each in (one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None)):
+                self._waiting.extend((f"a hook of {name}", hook, NONE) for hook in (each or {}).values())
 
     def _of_function(self, one: types.FunctionType) -> None:
         if by_type := getattr(one, "registry", {}).values():  # of functools.singledispatch
@@ -587,7 +623,9 @@ class Reads:
         self._names |= read | ({"__dict__"} if "vars" in known else NONE) | (known & BY_NAME)
         self._written |= written
         for name in known:
-            imported = sys.modules.get(name) or sys.modules.get(f"{one.__globals__.get('__package__')}.{name}")
+            package = f"{one.__globals__.get('__package__')}."
+            parents = [package[: place + 1] for place, each in enumerate(package) if each == "."]
+            imported = next(filter(None, (sys.modules.get(each + name) for each in ("", *reversed(parents)))), None)
             value = one.__globals__.get(name, imported)
             if name in one.__globals__:
                 self._add(name, one.__globals__, name)
@@ -597,17 +635,30 @@ class Reads:
             self._add(name, cell, "cell_contents")
         for each in (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()):
             self._waiting.append((f"{one.__name__}.default", each, NONE))
+            if _draws(each):
+                self.drawn.append(f"what a default of {one.__name__} yields")
         self._of_attributes(one.__name__, vars(one), NONE)
+        if {"getattr", "hasattr"} & self._names:
+            self._found[id(vars(one)), len] = f"the attributes of {one.__name__}", vars(one).__len__, CALLED
         if {"environ", "getenv"} & {*read, *known}:
             self._found[0, "environ"] = "os.environ", ENVIRONMENT, CALLED
 
     def _of_optimizer(self, name: str, one: torch.optim.Optimizer, kind: Any) -> None:
         self._optimizers[id(one)] = name, one
+        for key, hooks in vars(one).items():
+            if key.endswith("_hooks"):
+                self._waiting.extend((f"a hook of {name}", hook, NONE) for hook in hooks.values())
+        for number, state in enumerate(one.state.values()):
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, numbers.Number):  # an optimizer of one's own may count its steps so
+                    self._found[id(state), key] = f"{name}.state[{number}][{key!r}]", state, key
         for key, each in (("param_groups", one.param_groups), ("state", one.state)):
             self._found[id(each), len] = f"len({name}.{key})", each.__len__, CALLED
         for key in ("param_groups", "state"):  # load_state_dict() binds others
             self._found.setdefault((id(vars(one)), key), (f"{name}.{key}", vars(one), key))
         for number, group in enumerate(one.param_groups):
+            if "get" in self._names:  # what is not there may come
+                self._found[id(group), len] = f"len({name}.param_groups[{number}])", group.__len__, CALLED
             for key in group:
                 if key != "params":
                     self._add(f"{name}.param_groups[{number}][{key!r}]", group, key)
@@ -617,6 +668,7 @@ class Reads:
             self._of_class(name, one, kind)
 
     def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
+        self._containers.add(id(one))
         fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
         if type(one) is not tuple and (not more or isinstance(one, list | deque)):
             self._found[id(one), len] = f"len({name})", one.__len__, CALLED
@@ -636,7 +688,7 @@ class Reads:
             if isinstance(one, dict | list) and (fixed or isinstance(value, LOOKED)):
                 self._add(named, one, key, more)
             else:
-                if isinstance(one, dict | list) and not more and (key in self._names or not isinstance(key, str)):
+                if isinstance(one, dict | list) and not more:
                     self.maybe[id(one), key] = named, one, key
                 self._waiting.append((named, value, more))
 
@@ -655,12 +707,12 @@ class Reads:
                 key not in self._written or (isinstance(value, torch.Tensor) and not layer)
             )
             if isinstance(value, LOOKED) or fixed:
-                self._add(named, one, layer(key) if layer else key, more)
+                self._add(named, one, layer(key) if layer else key, more if key in more else NONE)
             else:
-                if key in self._names:
+                if key in self._names or _are_numbers(value):
                     self.maybe[id(one), key] = named, one, layer(key) if layer else key
                 self.kept += [(one, key, value, named)] if isinstance(value, torch.Tensor) and not layer else []
-                self._waiting.append((named, value, more))
+                self._waiting.append((named, value, more if key in more else NONE))
 
     def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
         kind: Any = type(one)
@@ -696,6 +748,8 @@ class Reads:
         if _is_own(kind):
             self._own.append((f"the class of {name}", one))
             self._of_class(name, one, kind)
+            if {"getattr", "hasattr"} & self._names:
+                self._found[id(kind), len] = f"the attributes of {kind.__name__}", vars(kind).__len__, CALLED
 
     def _of_layer(self, name: str, one: torch.nn.Module, more: frozenset[str]) -> None:
         kind: Any = type(one)
@@ -714,7 +768,9 @@ class Reads:
         bound = Part if methods == (torch.nn.Module.__setattr__, torch.nn.Module.__delattr__) else str
         WATCHED.add(id(one))
         self._layers[id(one)] = name, one
-        self._of_attributes(name, attributes, more | OWN if _is_own(kind) else more, layer=bound)
+        self._of_attributes(name, attributes, more, layer=bound)
+        if _is_own(kind) and "." not in name:  # train() and eval() change that of all layers
+            self._add(f"{name}.training", attributes, bound("training"))
         for part in ("_parameters", "_buffers", "_modules"):
             for key, value in attributes[part].items():
                 sure = key not in self._written and (key in self._names or part != "_buffers")
@@ -874,8 +930,8 @@ def host_random(values: Iterable[Any] = ()) -> dict[str, Any]:
     for one in values:
         if isinstance(one, random.Random):
             states[f"a {type(one).__name__}, {id(one):#x}"] = one.getstate()
-        elif hasattr(one, "bit_generator"):
-            states[f"a {type(one).__name__}, {id(one):#x}"] = str(one.bit_generator.state)
+        elif name := next((each for each in ("bit_generator", "_bit_generator") if each in dir(type(one))), ""):
+            states[f"a {type(one).__name__}, {id(one):#x}"] = str(getattr(one, name).state)
     states |= {"random": random.getstate(), "torch (host)": bytes(torch.get_rng_state().tolist())}
     if (numpy := sys.modules.get("numpy")) is not None:
         drawn = numpy.random.get_state()
@@ -923,6 +979,8 @@ def _parts(name: str, one: Any) -> list[tuple[str, Any]]:
         return [(name, each) for each in (one.func, *one.args, one.keywords)]
     if isinstance(one, types.MethodType):
         return [(name, one.__func__), (name or "self", one.__self__)]
+    if isinstance(one, types.BuiltinMethodType) and not isinstance(one.__self__, types.ModuleType | None):
+        return [(name, one.__self__)]
     if isinstance(one, staticmethod | classmethod | property | functools.cached_property):
         return [(name, _inner(one))]
     return [(name, one.function)] if type(one).__name__ == "Graphed" else []
@@ -940,7 +998,11 @@ def _leaves(value: Any, name: str = "argument") -> Iterator[tuple[str, Any]]:
 @functools.cache
 def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """What code, and code within it, names: attributes and texts that it reads, attributes that it writes, globals."""
-    read: set[str] = {each for each in code.co_consts if isinstance(each, str) and each.isidentifier()}
+    each_of = [
+        *code.co_consts,
+        *(each for part in code.co_consts if isinstance(part, tuple | frozenset) for each in part),
+    ]
+    read: set[str] = {each for each in each_of if isinstance(each, str) and each.isidentifier()}
     written, known = set[str](), set[str]()
     for one in dis.get_instructions(code):
         if one.opname in ("STORE_ATTR", "DELETE_ATTR"):
@@ -962,11 +1024,37 @@ def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
 
 
 @functools.cache
+def _first_reads(code: types.CodeType) -> tuple[frozenset[str], frozenset[Any], frozenset[Any]]:
+    """What code, and code within it, reads before it writes it: attributes, and keys of entries; and keys that it
+    writes. Keys are constants, or MADE; ITERATED if it loops over something."""
+    read, entries, written, bound = set[str](), set[Any](), set[Any](), set[str]()
+    before = None
+    for one in dis.get_instructions(code):
+        key = before.argval if before is not None and before.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else MADE
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval not in bound:
+            read.add(one.argval)
+        elif one.opname == "STORE_ATTR":
+            bound.add(one.argval)
+        elif one.opname == "BINARY_SUBSCR" or (one.opname == "BINARY_OP" and one.argrepr == "[]"):
+            entries |= {key} - written
+        elif one.opname == "STORE_SUBSCR" and key is not MADE:
+            written.add(key)
+        elif one.opname == "GET_ITER":
+            entries.add(ITERATED)
+        before = one
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            for found, more in zip((read, entries, written), _first_reads(each), strict=True):
+                found |= more
+    return frozenset(read), frozenset(entries), frozenset(written)
+
+
+@functools.cache
 def _method_names(kind: type, called: frozenset[str]) -> frozenset[str]:
     """What the methods of a library's class read by name, those that are called and those that they call."""
     methods: dict[str, list[types.CodeType]] = {}
     for each in kind.__mro__:
-        if each not in (object, torch.nn.Module):
+        if each not in (object, torch.nn.Module) and not _is_own(each):
             for key, value in vars(each).items():
                 if isinstance(function := _inner(value), types.FunctionType):
                     methods.setdefault(key, []).append(function.__code__)
@@ -1020,6 +1108,11 @@ def now(holder: Any, key: Any) -> Any:
         return holder[key] if isinstance(holder, list) else holder() if key is CALLED else getattr(holder, key)
     except (LookupError, AttributeError, ValueError):  # such as an empty cell
         return None
+
+
+def _are_numbers(value: Any) -> bool:
+    """Whether it is a list of settings, such as the learning rates of a scheduler."""
+    return isinstance(value, list) and bool(value) and all(isinstance(each, numbers.Number) for each in value)
 
 
 def held(value: Any) -> Any:

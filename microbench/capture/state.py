@@ -118,7 +118,9 @@ def _of_object(path: str, one: Any, containers: list[Any], bindings: Bindings) -
     if kind.__name__ == "Graphed":  # of the helper that was handed over, or of this package
         yield path, one.function
     elif isinstance(one, torch.nn.Module):
-        containers += [each for each in (vars(one), *(vars(one)[name] for name in MODULE)) if isinstance(each, dict)]
+        hooks = [each for key, each in vars(one).items() if key.endswith("_hooks")]  # a library may add some in a call
+        parts = vars(one), *(vars(one)[name] for name in MODULE), *hooks
+        containers += [each for each in parts if isinstance(each, dict)]
         for name in MODULE:
             yield from ((f"{path}.{key}", value) for key, value in vars(one)[name].items())
         yield path, getattr(kind, "forward", None)
