@@ -102,6 +102,25 @@ def step(x, k=[1]):
 """
 
 
+@pytest.mark.parametrize(
+    ("why", "change"),
+    [
+        ("calls cannot be replayed: each call changes random numbers of random, and a replay would not", "draw them"),
+        ("calls cannot be replayed: cache has another value in too many calls", "written in place"),
+        ("calls cannot be replayed: it returns a View, of which a replay makes no copy", ""),
+    ],
+)
+def test_what_changes_from_call_to_call_has_a_change(why: str, change: str) -> None:
+    from microbench.report.sheets import graph
+
+    report = Report(stage="proof", gpu="NVIDIA H200", why=why)
+    (block,) = graph.screen(Made("train.py::step", report, None, None)).blocks
+    said = {line.name: line.parts[0].text for line in block.lines}
+    assert said["verdict"] == f"No graph: {why}"
+    assert change in said.get("next", "")
+    assert bool(change) == ("next" in said)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_the_command_says(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from microbench.report.sheets import graph

@@ -56,7 +56,7 @@ LINES = {
     "traces": 3594,  # bytes of collectives; calls inside others
     "diagnosis": 8914,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8175,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8184,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2354,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
     "service": 782,  # watching for hours: budget, metrics, alerts, who may ask

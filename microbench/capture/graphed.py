@@ -427,7 +427,7 @@ class Graph:
             given = tensors[place]
             static.copy_(given.detach() if given.requires_grad else given)
         self._graph.replay()
-        if any(map(operator.is_not, map(GRADIENT, self._learning), self._grads)):
+        if self._learning and any(map(operator.is_not, map(GRADIENT, self._learning), self._grads)):
             for one, grad in self._made:
                 one.grad = grad
         for holder, key, one in self.behind:

@@ -14,6 +14,13 @@ NAMES = {
     "item": "reads", "to_host": "copies", "to_gpu": "copies", "sizes": "sizes", "wait": "waits", "print": "prints",
     "file": "writes", "capturable": "optimizer", "setting": "optimizer",
 }  # fmt: skip
+# What to change where calls cannot be replayed, by words of the reason.
+IN_PLACE = "keep it in a tensor on the GPU that is written in place (copy_, add_), or change it outside of the function"
+CHANGES = {
+    "random numbers of": "draw them on the GPU (device='cuda'), or pass them in as tensors",
+    "each call changes": IN_PLACE,
+    "another value in too many calls": IN_PLACE,
+}
 
 
 def screen(made: Made, along: Mapping[str, Report] = MappingProxyType({})) -> Screen:
@@ -35,7 +42,9 @@ def _lines(made: Made) -> list[AnswerLine]:
     if not report.proved:
         why = f"Not safe as a graph: {report.why}" if report.difference else f"No graph: {report.why}"
         lines = [answer_line("verdict", why, verdict="problem")]
-        return [*lines, *([answer_line("differs", report.difference)] if report.difference else ()), *_compiled(made)]
+        lines += [answer_line("differs", report.difference)] if report.difference else []
+        change = next((change for word, change in CHANGES.items() if word in report.why and not report.difference), "")
+        return [*lines, *([answer_line("next", change, verdict="advice")] if change else ()), *_compiled(made)]
     proved = f"Proved: {report.calls} calls as a graph equal the eager ones {_same(report)}"
     lines = [answer_line("verdict", proved, verdict="good")]
     if report.ratio is not None:
