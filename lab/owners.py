@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,7 @@ FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^()]+\.py|<[^>]+>)(?::(?P<line
 
 def main(out: Path, names: list[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(4) as pool:
-        rows = [row for found in pool.map(lambda name: [*of(name, out)], names) for row in found]
+    rows = [row for name in names for row in of(name, out)]  # alone: else work waits for other programs on the GPU
     with (out / "owners.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("program", "by", "first", "share", "second", "share", "third", "share"), *rows])
 

@@ -134,7 +134,7 @@ class Recorder:
             "source": "made.json", "format": "PyTorch profiler", "work": table(self.work, WORK),
             "calls": table(self.calls, CALLS), "ranges": table(self.ranges, RANGES), "syncs": table(self.syncs, SYNCS),
             "names": tuple(self.names), "threads": (Thread(1, 1), Thread(1, 2)), "gpus": {0: "NVIDIA H200"},
-            "turns": np.array(self.turns, TURNS), 
+            "turns": np.array(self.turns, TURNS),
             "loops": tuple(Loop(place, own=True, beneath=False) for place in ("train.py:5", "train.py:9")),
         }  # fmt: skip
         return Trace(**{**fields, **changes})  # type: ignore[arg-type]
