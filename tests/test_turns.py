@@ -10,10 +10,10 @@ from test_diagnose import costs
 
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.steps import find_steps
-from microbench.diagnosis.turns import loops_of
+from microbench.diagnosis.turns import in_pauses, loops_of
 from microbench.diagnosis.window import one_window
 from microbench.traces.collector import _find_bodies
-from microbench.traces.trace import NONE
+from microbench.traces.trace import NONE, Pause
 
 MS = 1_000_000
 
@@ -62,6 +62,13 @@ def test_each_eighth_turn_that_waits_is_a_turn_like_others() -> None:
     assert len(loop.ends_ns) == 63
     steps = find_steps(ahead(epochs=False).trace())
     assert steps.step_s == pytest.approx(3e-3, rel=0.05)
+
+
+def test_such_turns_count_in_pauses_of_a_recording_too() -> None:
+    trace = ahead(epochs=False).trace()
+    pause = Pause(0, 10**12, quiet=False)
+    (times_ns,) = in_pauses(trace, [pause], "train.py:5", every=8)
+    assert times_ns == pytest.approx(3 * MS, rel=0.05)
 
 
 def test_a_turn_in_which_an_epoch_ends_does_something_else() -> None:

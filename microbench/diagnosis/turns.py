@@ -246,7 +246,7 @@ def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list
         longest_ns = LONGEST * float(np.median(turns_ns)) if len(turns_ns) else np.inf
         for pause in pauses:
             inside = rows[(rows["at_ns"] > pause.begin_ns) & (rows["at_ns"] < pause.end_ns)]
-            for stretch in _stretches(inside, longest_ns):
+            for stretch in _stretches(inside, longest_ns, trace.turns):
                 at_once = every * max(min(AT_ONCE, len(stretch) // (STRETCHES * every)), 1)
                 found.append(np.diff(stretch["at_ns"][::at_once]) / at_once)
     return found
