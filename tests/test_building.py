@@ -8,6 +8,8 @@ import pytest
 from make_trace import Recorder
 from test_diagnose import diagnosed, finding, rules
 
+from microbench.report.sheets.diagnosis import screen
+
 STEPS, BEFORE_NS = 30, 4_000_000
 
 
@@ -31,6 +33,10 @@ def test_kernels_that_are_built_in_most_steps_are_named_with_what_helps() -> Non
     )
     assert found.title.endswith(" change: 4.02 ms of each step")
     assert "cudnn" not in found.advice
+    diagnosis = diagnosed(made(range(STEPS + 1)))
+    said = {line.name: line.parts[0].text for line in screen(diagnosis, "", "").blocks[0].lines if line.name}
+    assert "building kernels in libraries takes 4.02 ms" in said["verdict"]
+    assert said["next"] == f"{found.title}. {found.advice}"
     kernel = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop"
     assert (
         "enable_cudnn_sdp(False)"

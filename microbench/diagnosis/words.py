@@ -84,7 +84,7 @@ LARGE = 1 << 20  # bytes of a copy whose rate says something
 WAIT = BLOCKING["wait"]
 WAITS = (WAIT, COPY_IN)
 COPIES = (COPY_IN, "copies pageable memory")
-OWN_WORK = "the program's own work"
+OWN_WORK, BUILDS = "the program's own work", "building kernels in libraries"
 OF_GRAPHS = ("diagnose.graph_part", "diagnose.graph_made", "diagnose.slow_replay")  # what graph_use says of them
 FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
@@ -151,7 +151,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
     free_s = step.unwatched_s if step is not None else 0.0
     late_s, causes = _late_s(diagnosis), {f"diagnose.{cause.replace(' ', '_')}": cause for cause in idle.causes}
     graph_s = free_s - graph.step_s if graph is not None else late_s
-    ladder = advice.ladder(diagnosis)
+    ladder, builds_s = advice.ladder(diagnosis), each(diagnosis, built_s(diagnosis)[0])
     optimizer = per_parameter(diagnosis) if diagnosis.bound in advice.SUBMITTING else None
     return {rule: each(diagnosis, idle.causes[cause]) for rule, cause in causes.items()} | {
         "diagnose.best": free_s - diagnosis.remedies[0].step_s if diagnosis.remedies else 0.0,
@@ -162,13 +162,13 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
         "diagnose.interruptions": max(each(diagnosis, idle.causes["waits"]), late_s / 2),  # no graph holds them
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
-        "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
+        "diagnose.pauses": _own_s(diagnosis) - builds_s, "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
         "diagnose.kernels": each(diagnosis, idle.busy_s) / 10,  # of kernels of which nothing more is known
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
         "diagnose.on_managed": each(diagnosis, on_managed_s(diagnosis)), "diagnose.start_up": math.inf,
         "diagnose.one_pause": max(idle.longest_s, idle.pauses_s),
-        "diagnose.building": each(diagnosis, built_s(diagnosis)[0]),
+        "diagnose.building": builds_s,
         # One argument, so it comes before a graph.
         "diagnose.optimizer": math.inf if optimizer is not None and optimizer.share > 1 / 2 else 0.0,
         "diagnose.paused_steps": diagnosis.paused.seconds / diagnosis.paused.of if diagnosis.paused else 0.0,
@@ -247,6 +247,8 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> tuple[str, str]:
         helps = HELPS["jax"]
     elif owner.name == NAMELESS:
         helps = _naming(trace)
+    elif built_s(diagnosis)[0] > owner.seconds / 2 and owner.seconds > built_s(diagnosis)[0] / 2:
+        helps = "keep shapes the same, so that libraries build kernels once"
     elif _computes(diagnosis, owner):
         helps = "do on the GPU what of it computes on the CPU"
     without = without_words(diagnosis, owner.name)
@@ -418,6 +420,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         most = _pausing(diagnosis, diagnosis.recorded)
         waits = most is not None and most.name.startswith(WAITING)
         what, own_s = (plain(most.name), most.seconds) if most is not None and waits else (OWN_WORK, _own_s(diagnosis))
+        if what == OWN_WORK and (builds_s := each(diagnosis, built_s(diagnosis)[0])) > own_s / 2:
+            what, own_s = BUILDS, builds_s
         title += f", because {what} takes {as_time(each(diagnosis, own_s) if waits else own_s)} of it"
     yield Finding(
         rule="diagnose.bound",
