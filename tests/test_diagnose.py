@@ -3230,3 +3230,18 @@ def test_an_operator_that_submits_after_a_short_time_loads_no_library() -> None:
         for kernel in range(6):
             made.launch(f"other_{number}_{kernel}", 3000)
     assert diagnosed(made).bound == "host-bound"
+
+
+@pytest.mark.parametrize(("size", "there"), [(4 << 20, True), (4096, False)])
+def test_what_the_program_computes_with_data_of_the_gpu_is_better_done_there(size: int, there: bool) -> None:
+    made = Recorder()
+    for _ in range(30):
+        made.launches(5)
+        call = made.call("cudaMemcpyAsync", 400_000)
+        made.submit(call, "Memcpy DtoH", 300_000, kind="copy", memories=("device", "pageable"), size=size)
+        made.wait()
+        with made.range("train.py:8 look", "line"):
+            made.runs(8_000_000)
+    said = finding(diagnosed(made), "diagnose.pauses")
+    assert ("compute that there" in said.advice) == there
+    assert "own code" in said.title

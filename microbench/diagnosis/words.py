@@ -46,12 +46,13 @@ from microbench.diagnosis.owners import (
     LOCK,
     NAMELESS,
     OPERATORS,
+    OWN,
     REQUESTS,
     WAITING,
     Owner,
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
-from microbench.diagnosis.steps import PAUSE_S, unnumbered
+from microbench.diagnosis.steps import PAUSE_S, to_host, unnumbered
 from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
@@ -89,6 +90,7 @@ OF_GRAPHS = ("diagnose.graph_part", "diagnose.graph_made", "diagnose.slow_replay
 FEWEST_LAUNCHES = 10  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
+DATA_BYTES = 1 << 20  # of a copy to the host that is no value, but data
 NO_FASTER = "the step is no faster"
 
 BOUNDS: dict[Bound, str] = {
@@ -1053,6 +1055,13 @@ def _longest_pauses(diagnosis: Diagnosis, idle: Idle) -> tuple[int, str]:
     return len(idle.paused_ns), "; ".join(said_)
 
 
+def _brings_data(diagnosis: Diagnosis) -> bool:
+    """Whether a step copies so much to the host that it may compute with it there."""
+    work, steps = diagnosis.trace.work, diagnosis.steps
+    copies = np.count_nonzero(to_host(work) & (work["bytes"] >= DATA_BYTES))
+    return steps is not None and bool(copies >= steps.count)
+
+
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
     step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
@@ -1118,6 +1127,8 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         change = "See what the host does each time before it launches that kernel, and do it once, or ahead"
     elif most is not None and most.name == COMPILED:
         change = "It may compile or capture there: record after that; TORCH_LOGS=recompiles names what compiles again"
+    elif most is not None and most.name in (OWN, "numpy") and _brings_data(diagnosis):
+        change = "If it computes with what it copied from the GPU, compute that there, and copy only the result"
     elif submits:
         change = "If it computes on the CPU, do that on the GPU; if it only prepares launches, a graph saves it"
     yield Finding(
