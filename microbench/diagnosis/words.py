@@ -115,6 +115,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
             _best,
             _of_graph,
             _small_copies,
+            _long_pauses,
             _pauses,
             _paused_steps,
             _communication,
@@ -1062,14 +1063,13 @@ def _brings_data(diagnosis: Diagnosis) -> bool:
     return steps is not None and bool(copies >= steps.count)
 
 
-def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """The program's own work, if it takes a share worth naming."""
-    step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
+def _long_pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Pauses where no step repeats, if they are much of the time."""
     idle = diagnosis.idle
     single, bound = idle is not None and idle.longest_s >= idle.idle_s / 2, diagnosis.bound
     if (
         idle is not None
-        and step is None
+        and diagnosis.step is None
         and ((bound == "host-bound" and single) or (bound in PAUSING and idle.pauses_s > WARNING * idle.span_s))
     ):
         change = "Do what lies in them once, or ahead in another thread or process"
@@ -1093,6 +1093,11 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"between calls are more than {round_percent(WARNING)} of the time",
             advice=change,
         )
+
+
+def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The program's own work, if it takes a share worth naming."""
+    step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
     submits = 2 * sum(s for name, s in _pauses_of(diagnosis, recorded).items() if name in FRAMEWORK) > recorded.pauses_s
