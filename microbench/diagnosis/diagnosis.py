@@ -35,7 +35,7 @@ from microbench.model.forecast import making, predict, step_time
 from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
 from microbench.model.unknowns import End, filled
 from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import FAILED, UNRECORDED, WORK_KINDS, Trace, name_of
+from microbench.traces.trace import FAILED, MEMORIES, UNRECORDED, WORK_KINDS, Trace, name_of
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
@@ -301,7 +301,8 @@ def diagnose(
     # the least cost is taken off instead.
     ends_s = (step.unwatched_s, step.high_s) if step is not None else ()
     took_s = [max(step.watched_s - end_s, 0.0) * step.count for end_s in ends_s if step is not None]
-    bounds = [_bound(found, pauses_s, one_s, next(iter(remedies), None), step) for one_s in took_s or (0.0,)]
+    waited = _launched(trace, found)
+    bounds = [_bound(waited, pauses_s, one_s, next(iter(remedies), None), step) for one_s in took_s or (0.0,)]
     if paused is not None and paused.most:
         bounds = [_bound(paused.longest, paused.longest.pauses_s, 0.0, None, step)]
     return Diagnosis(
@@ -391,15 +392,30 @@ def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     return int(work["begin_ns"][0]), int(work["end_ns"].max())
 
 
+def _launched(trace: Trace, found: Idle | None) -> Idle | None:
+    """The idle time by cause, where calls that copy launch if all copies stay in the GPU's memory."""
+    inside = MEMORIES.index("device")
+    copies = trace.work[trace.work["kind"] == WORK_KINDS.index("copy")]
+    if found is None or ((copies["source"] != inside) | (copies["target"] != inside)).any():
+        return found
+    causes = {**found.causes, "launch calls": found.causes["launch calls"] + found.causes["copies"], "copies": 0.0}
+    return msgspec.structs.replace(found, causes=causes)
+
+
 def _works_s(trace: Trace, steps: Steps, found: Idle) -> float:
     """The least time in s of a step in which the GPU works: kernels of several streams may run side by side for longer
-    than they did."""
+    than they did, unless they hardly did while the GPU was busy all the time."""
     begin_ns, end_ns = window_of(trace, steps)
     work = trace.work[(trace.work["begin_ns"] < end_ns) & (trace.work["end_ns"] > begin_ns)]
     work = work[(work["device"] == found.device) & (work["kind"] != WORK_KINDS.index("copy"))]
     if not len(work):
         return found.busy_s / steps.count
     lasts_ns = np.minimum(work["end_ns"], end_ns) - np.maximum(work["begin_ns"], begin_ns)
+    ends_ns = np.maximum.accumulate(work["end_ns"][np.argsort(work["begin_ns"], kind="stable")])
+    begins_ns = np.sort(work["begin_ns"])
+    beside_ns = np.maximum(ends_ns[:-1] - begins_ns[1:], 0).sum()
+    if found.busy_s >= BUSY * found.span_s and beside_ns <= (1 - BUSY) * lasts_ns.sum():
+        return found.busy_s / steps.count
     longest_s = float(np.bincount(np.unique(work["stream"], return_inverse=True)[1], lasts_ns).max()) * 1e-9
     return min(longest_s + found.exposed_s + found.copies_s, found.busy_s) / steps.count
 
