@@ -15,6 +15,7 @@ import enum
 import functools
 import gc
 import io
+import itertools
 import numbers
 import operator
 import os
@@ -30,6 +31,7 @@ from typing import Any, cast
 
 import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
+from torch.utils._python_dispatch import TorchDispatchMode
 
 try:  # tells that a dictionary has changed
     from torch._C._dynamo.guards import dict_version
@@ -58,8 +60,6 @@ FORWARD = ("forward", "backward", "setup_context")
 BY_NAME = {"getattr", "hasattr", "asdict", "astuple", "fields", "replace", "repr", "str", "__match_args__"}
 CALLS, NEW = (*FORWARD, "__call__"), ("__init__", "__new__", "__post_init__")
 OF_OPTIMIZERS = ("param_groups", "state", "defaults")
-MADE, ITERATED = object(), object()
-READING = {"get", "items", "values", "pop", "popitem", "popleft", "setdefault"}  # methods that give entries
 MAKING = ("__init__", "__new__", "__repr__", "__setattr__", "__getstate__", "__setstate__", "__reduce__", "__del__")
 # Methods that write to a container.
 CHANGING = {
@@ -116,6 +116,8 @@ class Graphed:
         self._last: Graph | None = None
         self._kept = False  # by an object, as its method
         self._changing = ""  # what the function itself changes, of that by which the host decides
+        self._anew: list[Place] = []  # what the last warm-up bound anew, and of that what it did not compute with
+        self._unread: set[tuple[int, Any]] = set()
 
     @property
     def counts(self) -> Counter[str]:
@@ -190,12 +192,15 @@ class Graphed:
         if len(passed) < self._warm_up:
             passed.append(tensors)
             self._counts["warm-ups"] += 1
-            passes = of_inputs(arguments, named)
+            passes, before = of_inputs(arguments, named), Reads(self.function, (arguments, named)).values()
+            observed = Observed(self._anew) if len(passed) == self._warm_up else contextlib.nullcontext()
             side, main = torch.cuda.Stream(), torch.cuda.current_stream()
             side.wait_stream(main)
-            with torch.cuda.stream(side):
+            with torch.cuda.stream(side), observed:
                 result = self.function(*arguments, **named)
             main.wait_stream(side)
+            self._unread = observed.unread if isinstance(observed, Observed) else set()
+            self._anew = [one for one in before if now(*one[:2]) is not one[2]]
             self._written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
             after = of_inputs(arguments, named)
             if len(passed) == self._warm_up:  # the first calls may make what is missing
@@ -223,7 +228,7 @@ class Graphed:
         reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
         places = self._places[kind[0]] = reads.places
         before, state, grads = [held(now(*place)) for _, *place in places], reads.state(tensors), reads.gradients()
-        maybe = [(holder, key, now(holder, key), name) for name, holder, key in reads.maybe.values()]
+        maybe = reads.values()
         behind = [(*place, now(*place)) for place in reads.behind.values()]
         drawn = [Drawn(*place) for place in reads.iterators()]
         try:
@@ -232,7 +237,7 @@ class Graphed:
             for one in drawn:
                 bind(*one.place, one.given)
         anew = [one for one in maybe if now(*one[:2]) is not one[2]]  # what the function binds
-        reads.kept += [one for one in maybe if now(*one[:2]) is one[2]]
+        reads.kept += [one for one in maybe if now(*one[:2]) is one[2] and (id(one[0]), one[1]) not in reads.states]
         graph.guard(kind, reads, tensors, grads)
         graph.behind = [
             (holder, key, one.detach())
@@ -240,10 +245,10 @@ class Graphed:
             if isinstance(one := now(holder, key), torch.Tensor) and one is not was
         ]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
-        changing = [*reads.drawn, *(f"what the iterator {one.name} yields" for one in drawn if one.taken)]
+        changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
         changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
         changing += [name for holder, key, value, name in reads.kept if now(holder, key) is not value]
-        changing += [name for holder, key, _, name in anew if reads.is_state(holder, key)]
+        changing += [name for holder, key, _, name in anew if (id(holder), key) not in self._unread]
         self._changing = ", ".join([*_changed(places, before, self._seen[1][-1]), *changing])
         if not self._changing:  # else it is right for this call, and for no other
             self._graphs.append(graph)
@@ -467,10 +472,9 @@ class Reads:
             self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
             self.kept: list[Place] = []  # tensors that objects of libraries hold
             self.maybe: dict[tuple[int, Any], tuple[str, Any, Any]] = {}  # places that the function may bind anew
+            self.states: set[tuple[int, Any]] = set()  # of these, tensors of optimizers, which facts() looks at
             self.behind: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where it leaves what it does not read
             self._own: list[tuple[str, Any]] = []  # functions and objects of the user's
-            self._containers: set[int] = set()
-            self.drawn: list[str] = []  # iterators among defaults
             self._ordered: dict[int, tuple[str, dict[Any, Any]]] = {}
             self.leading: set[int] = set()
             self._layers: dict[int, tuple[str, torch.nn.Module]] = {}
@@ -511,16 +515,9 @@ class Reads:
                     versions[f"the position in {name}"] = object()
         return versions | host_random(self._seen.values())
 
-    def is_state(self, holder: Any, key: Any) -> bool:
-        """Whether code may read what is there before it binds it anew. Of an attribute, and of an entry with a key that
-        code writes, some code does so by name; of other entries, code reads some by keys that it makes."""
-        each = [_first_reads(one.__code__) for _, one in self._own if isinstance(one, types.FunctionType)]
-        read, entries, written = (frozenset[Any]().union(*parts) for parts in zip(*each, strict=True))
-        if id(holder) not in self._containers:
-            return key in read
-        if key in written:
-            return key in entries
-        return bool(READING & read or MADE in entries or (isinstance(holder, list) and ITERATED in entries))
+    def values(self) -> list[Place]:
+        """What is at the places that the function may bind anew."""
+        return [(holder, key, now(holder, key), name) for name, holder, key in self.maybe.values()]
 
     def gradients(self) -> list[tuple[str, torch.Tensor, Any]]:
         """The leaves, with their gradients, if any code names a backward pass."""
@@ -635,8 +632,9 @@ class Reads:
             self._add(name, cell, "cell_contents")
         for each in (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()):
             self._waiting.append((f"{one.__name__}.default", each, NONE))
+        for key, each in (one.__kwdefaults__ or {}).items():
             if _draws(each):
-                self.drawn.append(f"what a default of {one.__name__} yields")
+                self._found[id(one.__kwdefaults__), key] = f"{one.__name__}.{key}", one.__kwdefaults__, key
         self._of_attributes(one.__name__, vars(one), NONE)
         if {"getattr", "hasattr"} & self._names:
             self._found[id(vars(one)), len] = f"the attributes of {one.__name__}", vars(one).__len__, CALLED
@@ -646,12 +644,15 @@ class Reads:
     def _of_optimizer(self, name: str, one: torch.optim.Optimizer, kind: Any) -> None:
         self._optimizers[id(one)] = name, one
         for key, hooks in vars(one).items():
-            if key.endswith("_hooks"):
+            if key.endswith("_hooks") and isinstance(hooks, dict):
                 self._waiting.extend((f"a hook of {name}", hook, NONE) for hook in hooks.values())
         for number, state in enumerate(one.state.values()):
             for key, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, numbers.Number):  # an optimizer of one's own may count its steps so
                     self._found[id(state), key] = f"{name}.state[{number}][{key!r}]", state, key
+                elif isinstance(value, torch.Tensor):
+                    self.maybe[id(state), key] = f"{name}.state[{number}][{key!r}]", state, key
+                    self.states.add((id(state), key))
         for key, each in (("param_groups", one.param_groups), ("state", one.state)):
             self._found[id(each), len] = f"len({name}.{key})", each.__len__, CALLED
         for key in ("param_groups", "state"):  # load_state_dict() binds others
@@ -668,7 +669,6 @@ class Reads:
             self._of_class(name, one, kind)
 
     def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
-        self._containers.add(id(one))
         fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
         if type(one) is not tuple and (not more or isinstance(one, list | deque)):
             self._found[id(one), len] = f"len({name})", one.__len__, CALLED
@@ -693,10 +693,18 @@ class Reads:
                 self._waiting.append((named, value, more))
 
     def _of_attributes(
-        self, name: str, one: dict[str, Any], more: frozenset[str], layer: type[str] | None = None, every: bool = False
+        self,
+        name: str,
+        one: dict[str, Any],
+        more: frozenset[str],
+        layer: type[str] | None = None,
+        every: bool = False,
+        theirs: frozenset[str] | None = None,
     ) -> None:
         """The entries of an object's or a module's dictionary that code names; those that only a library's code names,
-        and what code binds anew, only if they are settings. Of a layer, ``layer`` makes the keys."""
+        and what code binds anew, only if they are settings. Of a layer, ``layer`` makes the keys. What is there is a
+        library's if ``theirs`` has the key: by default all of ``more``."""
+        theirs = more if theirs is None else theirs
         for key in [each for each in one if each in self._written and each not in self._names]:
             self.behind[id(one), key] = one, key
         for key in [each for each in one if every or each in self._names or each in more]:
@@ -707,12 +715,12 @@ class Reads:
                 key not in self._written or (isinstance(value, torch.Tensor) and not layer)
             )
             if isinstance(value, LOOKED) or fixed:
-                self._add(named, one, layer(key) if layer else key, more if key in more else NONE)
+                self._add(named, one, layer(key) if layer else key, more if key in theirs else NONE)
             else:
                 if key in self._names or _are_numbers(value):
                     self.maybe[id(one), key] = named, one, layer(key) if layer else key
                 self.kept += [(one, key, value, named)] if isinstance(value, torch.Tensor) and not layer else []
-                self._waiting.append((named, value, more if key in more else NONE))
+                self._waiting.append((named, value, more if key in theirs else NONE))
 
     def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
         kind: Any = type(one)
@@ -726,32 +734,35 @@ class Reads:
         if isinstance(one, bytearray | array.array):
             self._found[id(one), bytes] = name, partial(bytes, one), CALLED
         if not all(_is_own(each) for each in kind.__mro__ if each not in (object, torch.nn.Module)):
-            called = self._names & {*dir(kind)}  # if none, a library's code calls its methods: any of them
-            more |= _method_names(kind, frozenset(called or ([] if isinstance(one, torch.nn.Module) else dir(kind))))
+            named = self._names & {*dir(kind)}  # if none, a library's code calls its methods: any of them
+            called = frozenset(named or ([] if isinstance(one, torch.nn.Module) else dir(kind)))
+            theirs, more = more | _method_names(kind, called, own=False), more | _method_names(kind, called)
+        else:
+            theirs = more
         attributes = getattr(one, "__dict__", {})
         if isinstance(one, torch.nn.Module):
-            self._of_layer(name, one, more)
+            self._of_layer(name, one, more, theirs)
         else:
             if _is_own(kind) or not more:  # no object of a library's, which may add to itself
                 self._found[id(attributes), len] = f"the attributes of {name}", attributes.__len__, CALLED
             holds_values = not _is_own(kind) or hasattr(kind, "__dataclass_fields__")
             made_names = "__dict__" in self._names or (holds_values and BY_NAME & self._names)
-            self._of_attributes(name, attributes, more, every=bool(made_names))
+            self._of_attributes(name, attributes, more, every=bool(made_names), theirs=theirs)
             self._waiting.append((name, attributes.get("__wrapped__"), NONE))
         for each in kind.__mro__:
             for key, member in vars(each).items():
-                named = key in self._names or key in more
-                if isinstance(member, types.MemberDescriptorType) and named:
+                known = key in self._names or key in more
+                if isinstance(member, types.MemberDescriptorType) and known:
                     with contextlib.suppress(AttributeError):  # nothing is there
                         member.__get__(one, kind)
                         self._add(f"{name}.{key}", one, key, more)
         if _is_own(kind):
             self._own.append((f"the class of {name}", one))
-            self._of_class(name, one, kind)
+            self._of_class(name, one, kind, more)
             if {"getattr", "hasattr"} & self._names:
                 self._found[id(kind), len] = f"the attributes of {kind.__name__}", vars(kind).__len__, CALLED
 
-    def _of_layer(self, name: str, one: torch.nn.Module, more: frozenset[str]) -> None:
+    def _of_layer(self, name: str, one: torch.nn.Module, more: frozenset[str], theirs: frozenset[str]) -> None:
         kind: Any = type(one)
         attributes = vars(one)
         if isinstance(one, torch.jit.ScriptModule):
@@ -768,8 +779,8 @@ class Reads:
         bound = Part if methods == (torch.nn.Module.__setattr__, torch.nn.Module.__delattr__) else str
         WATCHED.add(id(one))
         self._layers[id(one)] = name, one
-        self._of_attributes(name, attributes, more, layer=bound)
-        if _is_own(kind) and "." not in name:  # train() and eval() change that of all layers
+        self._of_attributes(name, attributes, more, layer=bound, theirs=theirs)
+        if _is_own(kind) and ("." not in name or "training" in self._names):
             self._add(f"{name}.training", attributes, bound("training"))
         for part in ("_parameters", "_buffers", "_modules"):
             for key, value in attributes[part].items():
@@ -791,14 +802,15 @@ class Reads:
         hooks = [attributes[each] for each in OF_LAYERS if each.endswith("_hooks")]
         self._waiting.extend((name, each, NONE) for part in hooks for each in part.values())
 
-    def _of_class(self, name: str, holder: Any, kind: Any) -> None:
-        """What code names of a user's class: as the holder has it, which is the class or an object of it."""
+    def _of_class(self, name: str, holder: Any, kind: Any, more: frozenset[str] = NONE) -> None:
+        """What code names of a user's class: as the holder has it, which is the class or an object of it. A library's
+        code calls the methods in ``more``."""
         own = () if holder is kind else getattr(holder, "__dict__", ())
         for each in filter(_is_own, kind.__mro__):
             for key, value in list(vars(each).items()):
                 function = _inner(value)
                 if isinstance(function, types.FunctionType):
-                    named = key in self._names or key in CALLS
+                    named = key in self._names or key in CALLS or key in more
                     if named or (key[:2] == "__" and key not in MAKING) or (holder is kind and key in NEW):
                         self._waiting.append((name, value, NONE))
                     if named and isinstance(value, types.FunctionType | staticmethod | property):
@@ -894,6 +906,39 @@ def _on_host(one: torch.Tensor) -> Any:
     return tuple(one.flatten().tolist()) if one.numel() <= MOST_ENTRIES else one._version
 
 
+class Observed(TorchDispatchMode):  # type: ignore[misc]
+    """Notes which values a call computes with, of those at places that it may bind anew: state, and no log."""
+
+    def __init__(self, places: list[Place]) -> None:
+        super().__init__()
+        self._of = {(id(holder), key): _storages(now(holder, key)) for holder, key, *_ in places}
+        self._used: set[int] = set()
+
+    def __enter__(self) -> Any:
+        return super().__enter__() if self._of else self
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._of:
+            super().__exit__(*raised)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._used |= _storages((args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def unread(self) -> set[tuple[int, Any]]:
+        """The places whose values were not computed with."""
+        return {place for place, storages in self._of.items() if not storages & self._used}
+
+
+def _storages(value: Any) -> set[int]:
+    """The memory of tensors among values."""
+    if isinstance(value, torch.Tensor):
+        return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
+    each = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return set[int]().union(*map(_storages, each))
+
+
 class Drawn:
     """Stands for an iterator during a capture, and counts what is ``taken`` from it."""
 
@@ -930,8 +975,12 @@ def host_random(values: Iterable[Any] = ()) -> dict[str, Any]:
     for one in values:
         if isinstance(one, random.Random):
             states[f"a {type(one).__name__}, {id(one):#x}"] = one.getstate()
-        elif name := next((each for each in ("bit_generator", "_bit_generator") if each in dir(type(one))), ""):
-            states[f"a {type(one).__name__}, {id(one):#x}"] = str(getattr(one, name).state)
+        else:
+            kind = type(one)
+            name = "bit_generator" if hasattr(kind, "bit_generator") else "_bit_generator"
+            drawing: Any = getattr(one, name, None) if hasattr(kind, name) else None
+            if hasattr(type(drawing), "state"):
+                states[f"a {kind.__name__}, {id(one):#x}"] = str(drawing.state)
     states |= {"random": random.getstate(), "torch (host)": bytes(torch.get_rng_state().tolist())}
     if (numpy := sys.modules.get("numpy")) is not None:
         drawn = numpy.random.get_state()
@@ -998,11 +1047,14 @@ def _leaves(value: Any, name: str = "argument") -> Iterator[tuple[str, Any]]:
 @functools.cache
 def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """What code, and code within it, names: attributes and texts that it reads, attributes that it writes, globals."""
-    each_of = [
-        *code.co_consts,
-        *(each for part in code.co_consts if isinstance(part, tuple | frozenset) for each in part),
-    ]
-    read: set[str] = {each for each in each_of if isinstance(each, str) and each.isidentifier()}
+    keywords, before = set[Any](), None  # names of arguments, which are no attributes
+    for one in dis.get_instructions(code):
+        if one.opname in ("KW_NAMES", "CALL_KW"):
+            keywords.add(code.co_consts[one.arg or 0] if one.opname == "KW_NAMES" else before and before.argval)
+        before = one
+    of_tuples = (part for part in code.co_consts if isinstance(part, tuple | frozenset) and part not in keywords)
+    constants = itertools.chain(code.co_consts, *of_tuples)
+    read: set[str] = {each for each in constants if isinstance(each, str) and each.isidentifier()}
     written, known = set[str](), set[str]()
     for one in dis.get_instructions(code):
         if one.opname in ("STORE_ATTR", "DELETE_ATTR"):
@@ -1024,37 +1076,12 @@ def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
 
 
 @functools.cache
-def _first_reads(code: types.CodeType) -> tuple[frozenset[str], frozenset[Any], frozenset[Any]]:
-    """What code, and code within it, reads before it writes it: attributes, and keys of entries; and keys that it
-    writes. Keys are constants, or MADE; ITERATED if it loops over something."""
-    read, entries, written, bound = set[str](), set[Any](), set[Any](), set[str]()
-    before = None
-    for one in dis.get_instructions(code):
-        key = before.argval if before is not None and before.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else MADE
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval not in bound:
-            read.add(one.argval)
-        elif one.opname == "STORE_ATTR":
-            bound.add(one.argval)
-        elif one.opname == "BINARY_SUBSCR" or (one.opname == "BINARY_OP" and one.argrepr == "[]"):
-            entries |= {key} - written
-        elif one.opname == "STORE_SUBSCR" and key is not MADE:
-            written.add(key)
-        elif one.opname == "GET_ITER":
-            entries.add(ITERATED)
-        before = one
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            for found, more in zip((read, entries, written), _first_reads(each), strict=True):
-                found |= more
-    return frozenset(read), frozenset(entries), frozenset(written)
-
-
-@functools.cache
-def _method_names(kind: type, called: frozenset[str]) -> frozenset[str]:
-    """What the methods of a library's class read by name, those that are called and those that they call."""
+def _method_names(kind: type, called: frozenset[str], own: bool = True) -> frozenset[str]:
+    """What the methods of a library's class, and of the user's ``own`` that derives from it, read by name: those that
+    are called and those that they call."""
     methods: dict[str, list[types.CodeType]] = {}
     for each in kind.__mro__:
-        if each not in (object, torch.nn.Module) and not _is_own(each):
+        if each not in (object, torch.nn.Module) and (own or not _is_own(each)):
             for key, value in vars(each).items():
                 if isinstance(function := _inner(value), types.FunctionType):
                     methods.setdefault(key, []).append(function.__code__)

@@ -17,6 +17,7 @@ FEWEST = 4  # ends of turns that count as a repetition
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
 MOST_AROUND = 8  # loops before one in its function that are looked at
+SOME = 16  # longer turns that are looked at
 MOST_A_VISIT = 3  # a loop that turns less often, each time the program comes to it, is no iteration
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
 LONGEST = 10  # times as long as a usual turn: the program did something else in between
@@ -47,7 +48,7 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
     Their threads call CUDA, if not in each turn: a backward pass has a thread of its own.
     """
     submits_ns = trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])]
-    turns = trace.turns[np.isin(trace.turns["thread"], trace.calls["thread"])]
+    turns = np.sort(trace.turns[np.isin(trace.turns["thread"], trace.calls["thread"])], order="at_ns")
     found = []
     lines: dict[tuple[str, str], list[tuple[int, int]]] = {}  # of the loops of each function, with their numbers
     for number, loop in enumerate(trace.loops):
@@ -101,8 +102,8 @@ def _of_one_thread(rows: Table) -> Table:
 def _stretches(rows: Table, longest_ns: float = np.inf, turns: Table | None = None) -> list[Table]:
     """Turns that follow one another within a time.
 
-    With all ``turns`` also each so many longer ones, such as those that wait for the GPU, unless a loop around ends in
-    them.
+    With ``turns`` of all loops, sorted, also each so many longer ones, such as those that wait for the GPU, unless a
+    loop around ends in them.
     """
     apart = rows["last"].copy()
     longer = np.flatnonzero(np.diff(rows["at_ns"]) > longest_ns)
@@ -115,13 +116,14 @@ def _is_regular(rows: Table, longer: IntArray, turns: Table) -> bool:
     """Whether each so many turns are longer, without the end of a turn of another loop in most of them."""
     if len(longer) < FEWEST or np.mean(np.diff(longer) == np.median(np.diff(longer))) < MOST_OF:
         return False
-    begins_ns, ends_ns = rows["at_ns"][longer], rows["at_ns"][longer + 1]
-    for number in np.setdiff1d(turns["loop"], rows["loop"]).tolist():
-        at_ns = turns["at_ns"][turns["loop"] == number]
-        inside = np.searchsorted(at_ns, ends_ns) - np.searchsorted(at_ns, begins_ns)
-        if np.mean(inside == 1) >= MOST_OF and inside.sum() >= MOST_OF * len(at_ns[at_ns >= begins_ns[0]]):
-            return False
-    return True
+    longer = longer[:SOME]
+    first = np.searchsorted(turns["at_ns"], rows["at_ns"][longer])
+    last = np.searchsorted(turns["at_ns"], rows["at_ns"][longer + 1])
+    within = [np.unique(turns["loop"][one:end]) for one, end in zip(first, last, strict=True)]
+    loops, counts = np.unique(np.concatenate(within), return_counts=True)
+    often = loops[(counts >= MOST_OF * len(longer)) & (loops != rows["loop"][0])]
+    ends = np.bincount(turns["loop"][first[0] : last[-1]])[often]
+    return not (ends <= len(longer) / MOST_OF).any()  # such a loop ends there, and hardly elsewhere
 
 
 def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]:
@@ -159,12 +161,13 @@ def _without_kernels(trace: Trace) -> tuple[IntArray, IntArray]:
 
 def _is_iteration(outer: Turns, inner: Turns, idle: tuple[IntArray, IntArray]) -> bool:
     """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations. They are not
-    if the GPU has no kernels in most of the time, and that outside of the inner loop: it only launches some."""
+    if the GPU has no kernels in most of the time, and that outside of the inner loop: it only launches some. Of a fast
+    one, of which only some turns are noted, nobody knows."""
     middles_ns, lasts_ns = idle
     turn = np.searchsorted(inner.all_ns, middles_ns)
     around = np.isin(turn, np.searchsorted(inner.all_ns, outer.all_ns)) & (middles_ns > outer.all_ns[0])
     around &= middles_ns < outer.all_ns[-1]
-    if len(outer.all_ns) >= FEWEST and lasts_ns[around].sum() > COVERED * np.ptp(outer.all_ns):
+    if not inner.cut and len(outer.all_ns) >= FEWEST and lasts_ns[around].sum() > COVERED * np.ptp(outer.all_ns):
         return False
     ends = np.searchsorted(inner.ends_ns, outer.all_ns)
     last = np.unique(ends[(ends > 0) & (ends < len(inner.ends_ns))]) - 1  # turns with an end of the outer loop
@@ -246,7 +249,7 @@ def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list
         longest_ns = LONGEST * float(np.median(turns_ns)) if len(turns_ns) else np.inf
         for pause in pauses:
             inside = rows[(rows["at_ns"] > pause.begin_ns) & (rows["at_ns"] < pause.end_ns)]
-            for stretch in _stretches(inside, longest_ns, trace.turns):
+            for stretch in _stretches(inside, longest_ns, np.sort(trace.turns, order="at_ns")):
                 at_once = every * max(min(AT_ONCE, len(stretch) // (STRETCHES * every)), 1)
                 found.append(np.diff(stretch["at_ns"][::at_once]) / at_once)
     return found

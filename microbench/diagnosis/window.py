@@ -23,6 +23,7 @@ MOST_CALLS = 100_000
 # Other parts of a trace in which steps are looked for: how many, and how many calls of each; and the share of the calls
 # that a part beside the steps must have.
 MOST_OTHERS, OTHER_CALLS, LEAST_REST = 3, 20_000, 0.25
+TENTH = 0.1  # of the most work in a window: with less, loops that turn in another one only prepare
 
 OTHERS = "kernels and copies of other processes on other GPUs"
 
@@ -137,7 +138,7 @@ def _windows(trace: Trace) -> Iterator[Trace]:
         )
         return len(ends_ns) >= FEWEST and inside >= COVERED * whole
 
-    turning = list(map(turns, trace.windows))
+    turning = [count >= TENTH * max(counts) and turns(of) for count, of in zip(counts, trace.windows, strict=True)]
     for number in sorted(np.flatnonzero(counts).tolist(), key=lambda number: (not turning[number], -counts[number])):
         yield _window(trace, *trace.windows[number], owners)
 

@@ -18,8 +18,10 @@ NAMES = {
 IN_PLACE = "keep it in a tensor on the GPU that is written in place (copy_, add_), or change it outside of the function"
 CHANGES = {
     "random numbers of": "draw them on the GPU (device='cuda'), or pass them in as tensors",
+    "what the iterator": "take from it outside of the function, and pass in what it yields",
     "each call changes": IN_PLACE,
     "another value in too many calls": IN_PLACE,
+    "other values in too many calls": IN_PLACE,
 }
 
 
