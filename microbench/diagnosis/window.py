@@ -51,9 +51,12 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
     work = np.append(calls, False)[trace.work["call"]]
     work |= (trace.work["call"] == NONE) & _inside(trace.work, begin_ns, end_ns)
     if not work.any():
+        submitted = np.append(trace.calls["begin_ns"], NONE)[trace.work["call"]]
+        submitted = np.where(submitted == NONE, trace.work["begin_ns"], submitted)
         raise UsageError(
             f"no work was submitted between {as_time(from_s or 0.0)} and {as_time((end_ns - first_ns) * 1e-9)}",
-            f"give a longer window; the trace lasts {as_time((last_ns - first_ns) * 1e-9)}",
+            f"give a longer window: from the first event of the trace on, work was submitted between "
+            f"{' and '.join(as_time((end - first_ns) * 1e-9) for end in (submitted.min(), submitted.max()))}",
         )
     return with_only(trace, work, calls, _overlapping(trace.ranges, begin_ns, end_ns))
 

@@ -749,7 +749,7 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
     if _unpredicted(diagnosis, diagnosis.recorded) and unbroken and diagnosis.bound == "launch-bound":
         yield _by_library(diagnosis, late.format("each step"))
     elif diagnosis.graph is None and advice.program_of(diagnosis.trace) in ("jax", "generate"):
-        yield _by_library(diagnosis, f"Each step makes {diagnosis.recorded.calls:.0f} CUDA calls")
+        yield _by_library(diagnosis, f"Each step makes {counted(round(diagnosis.recorded.calls), 'CUDA call')}")
 
 
 def _unpredicted(diagnosis: Diagnosis, recorded: Recorded) -> bool:
