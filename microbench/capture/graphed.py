@@ -42,6 +42,7 @@ SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
 LOOKED = (*SETTINGS, tuple, Iterator)
 WHOLE = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType, types.ModuleType
+CODE = torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType
 CALLED = "()"  # the key of a value that its holder returns
 NOTHING = tuple, ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
@@ -632,9 +633,10 @@ class Reads:
             self._add(name, cell, "cell_contents")
         for each in (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()):
             self._waiting.append((f"{one.__name__}.default", each, NONE))
-        for key, each in (one.__kwdefaults__ or {}).items():
-            if _draws(each):
-                self._found[id(one.__kwdefaults__), key] = f"{one.__name__}.{key}", one.__kwdefaults__, key
+        for defaults in (one.__kwdefaults__ or {}, Defaults(one)):
+            for key, each in defaults.items() if isinstance(defaults, dict) else enumerate(defaults):
+                if _draws(each):
+                    self._found[id(one), key] = f"a default of {one.__name__}", defaults, key
         self._of_attributes(one.__name__, vars(one), NONE)
         if {"getattr", "hasattr"} & self._names:
             self._found[id(vars(one)), len] = f"the attributes of {one.__name__}", vars(one).__len__, CALLED
@@ -906,12 +908,25 @@ def _on_host(one: torch.Tensor) -> Any:
     return tuple(one.flatten().tolist()) if one.numel() <= MOST_ENTRIES else one._version
 
 
+class Defaults(list[Any]):
+    """The defaults of a function, which has what is set here."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        super().__init__(function.__defaults__ or ())
+        self._function = function
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self._function.__defaults__ = tuple(self)
+
+
 class Observed(TorchDispatchMode):  # type: ignore[misc]
     """Notes which values a call computes with, of those at places that it may bind anew: state, and no log."""
 
     def __init__(self, places: list[Place]) -> None:
         super().__init__()
-        self._of = {(id(holder), key): _storages(now(holder, key)) for holder, key, *_ in places}
+        values = {(id(holder), key): now(holder, key) for holder, key, *_ in places}
+        self._of = {place: _storages(one) for place, one in values.items() if not isinstance(one, CODE)}
         self._used: set[int] = set()
 
     def __enter__(self) -> Any:
