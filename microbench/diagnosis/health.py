@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from microbench.core.units import as_time, counted, percent, plain
 from microbench.diagnosis.host_time import doing
-from microbench.diagnosis.idle import LONGEST_WAY_NS
+from microbench.diagnosis.idle import MOST_HELD, held_back
 from microbench.diagnosis.steps import STEPS_ALIKE, Steps
 from microbench.traces.collector import AT_ZERO, BAD_TIME
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL, DAMAGED
@@ -42,8 +42,6 @@ NEARLY_ALL_EARLY, LONGEST_SPREAD_NS = 0.9, 200_000
 FEWEST_TURNS, FEWEST_WORK, LEAST_WORK_S = 3, 10, 10e-3
 FEW_PIECES, CALLS_LOST = "pieces of work in all", "pieces of work without a call"
 KERNEL, NEVER = WORK_KINDS.index("kernel"), np.iinfo(np.int64).max
-# If work waits in its queue for a larger share of the time, other programs probably use the GPU.
-MOST_HELD = 0.3
 HELD = "kernels and copies that may have waited in their queue"
 
 
@@ -167,7 +165,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "they are shorter than a microsecond" if rounded else "begin and end are equal, or the end is missing",
             ("idle time", "prediction") if share > MOST_UNKNOWN and not rounded else (),
         )  # fmt: skip
-    if (held := _held_back(trace)) > MOST_HELD:
+    if (held := held_back(trace)) > MOST_HELD:
         yield Check(
             HELD, len(work), held, "what held them back is not in the trace",
             ("prediction",),
@@ -231,20 +229,6 @@ def realigned(trace: Trace) -> tuple[Trace, tuple[Check, ...]]:
     said = f"The GPU's clock is {as_time(by_ns * 1e-9)} behind the host's, so its times are moved by that"
     how = "launch latencies are not known, and what the host does is told no better than to some µs"
     return moved, (Check(MOVED, len(work), 1.0, how, ("prediction",), said),)
-
-
-def _held_back(trace: Trace) -> float:
-    """The share of the time in which work had been submitted for a while, and the GPU did nothing for this program."""
-    called = trace.work[trace.work["call"] != NONE]
-    held_ns = whole_ns = 0
-    for device in np.unique(called["device"]):
-        work = called[called["device"] == device]
-        work = work[np.argsort(work["begin_ns"], kind="stable")]
-        before_ns = np.maximum.accumulate(work["end_ns"])[:-1]
-        gaps_ns = work["begin_ns"][1:] - np.maximum(before_ns, trace.calls["end_ns"][work["call"][1:]])
-        held_ns += int(gaps_ns[gaps_ns > LONGEST_WAY_NS].sum())
-        whole_ns += int(work["end_ns"].max() - work["begin_ns"][0])
-    return held_ns / max(whole_ns, 1)
 
 
 def launches_of(trace: Trace) -> tuple[Chosen, Chosen, Chosen]:

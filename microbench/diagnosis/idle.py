@@ -52,6 +52,8 @@ OWN_TIME = "the program's own work between CUDA calls"
 
 # Longer than this, work that was submitted in time does not follow the work before it: something else held it back.
 LONGEST_GAP_NS = 6000
+# If work waits in its queue for a larger share of the time, other programs probably use the GPU.
+MOST_HELD = 0.3
 LONGEST_IN_GRAPH_NS = 50_000  # in a replay, whose conditional nodes take up to 25 us each (XLA's loops on an H200)
 # Longer than this after its call returned, the work of a GPU that was free was held back by something else.
 LONGEST_WAY_NS = 20_000
@@ -392,12 +394,26 @@ def _behind_call(
         (on_the_way, "launch latency", LONGEST_WAY_NS),
         (~on_the_way & ~event, "device gaps", longest_ns),
     )
-    held_back: Cause = "another stream" if _waits_for_events(trace) else "unknown"
+    for_stream = _waits_for_events(trace) and held_back(trace) <= MOST_HELD
     for chosen, cause, longest in ways:
         short = chosen & (ends_ns - begins_ns <= longest)
         long = chosen & ~short
         yield _alike(begins_ns[short], ends_ns[short], cause)
-        yield _alike(begins_ns[long], ends_ns[long], held_back, HELD_BACK)
+        yield _alike(begins_ns[long], ends_ns[long], "another stream" if for_stream else "unknown", HELD_BACK)
+
+
+def held_back(trace: Trace) -> float:
+    """The share of the time in which work had been submitted for a while, and the GPU did nothing for this program."""
+    called = trace.work[trace.work["call"] != NONE]
+    held_ns = whole_ns = 0
+    for device in np.unique(called["device"]):
+        work = called[called["device"] == device]
+        work = work[np.argsort(work["begin_ns"], kind="stable")]
+        before_ns = np.maximum.accumulate(work["end_ns"])[:-1]
+        gaps_ns = work["begin_ns"][1:] - np.maximum(before_ns, trace.calls["end_ns"][work["call"][1:]])
+        held_ns += int(gaps_ns[gaps_ns > LONGEST_WAY_NS].sum())
+        whole_ns += int(work["end_ns"].max() - work["begin_ns"][0])
+    return held_ns / max(whole_ns, 1)
 
 
 def _waits_for_events(trace: Trace) -> bool:
