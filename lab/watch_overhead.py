@@ -72,7 +72,7 @@ def started(way: str, program: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def table(found: dict[str, list[dict[str, float]]], errors: dict[str, str]) -> Iterator[str]:
-    """Each way against none, turn by turn and at one speed of the host: the median ratio and its quartiles."""
+    """A table of how much longer a step takes with each way to record: the median ratio and its quartiles."""
     yield "| way | eager step, us | of unwatched | quartiles | graph, us | of unwatched | quartiles |"
     yield "|---|---|---|---|---|---|---|"
     for way, each in found.items():

@@ -1469,3 +1469,48 @@ def test_torch_compile_is_timed_with_what_it_leaves_out(monkeypatch: pytest.Monk
     refused = compiled(lambda a: a.item(), sets[:1], "default", lambda stage: None)
     assert refused.median_s == 0
     assert refused.why.startswith("RuntimeError: ")
+
+
+def test_what_one_kind_of_call_does_not_compute_with_may_be_state_in_another() -> None:
+    from microbench import graphed
+
+    class Mean(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept = torch.zeros(4)
+
+        def forward(self, a: Any, learns: bool) -> Any:
+            self.kept = 0.9 * self.kept + a if learns else a + 1
+            return self.kept * 2
+
+    eager, replayed = Mean(), Mean()
+    graph = graphed(torch.no_grad()(lambda a, learns: replayed(a, learns)))
+    for number in range(24):
+        a, learns = torch.full((4,), float(number)), number % 2 == 0
+        with torch.no_grad():
+            assert torch.equal(graph(a, learns), eager(a, learns))
+
+
+def test_of_kernels_that_pytorch_does_not_see_nobody_knows_what_they_compute_with() -> None:
+    from microbench import graphed
+
+    class Jitted:
+        def __call__(self, a: Any) -> Any:
+            return a * 2
+
+    Jitted.__module__ = "triton.runtime.jit"
+    kernel, log = Jitted(), {"made": torch.zeros(4)}
+
+    def step(a: Any) -> Any:
+        log["made"] = kernel(a)
+        return a + 1
+
+    def without(a: Any) -> Any:
+        log["made"] = a * 2
+        return a + 1
+
+    for function, replays in ((step, 0), (without, 5)):
+        graph = graphed(function)
+        for _ in range(8):
+            graph(torch.ones(4))
+        assert graph.counts["replays"] == replays

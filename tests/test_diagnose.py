@@ -3245,3 +3245,43 @@ def test_what_the_program_computes_with_data_of_the_gpu_is_better_done_there(siz
     said = finding(diagnosed(made), "diagnose.pauses")
     assert ("compute that there" in said.advice) == there
     assert "own code" in said.title
+
+
+@pytest.mark.parametrize("source", ["device", "pageable"])
+def test_copies_within_the_gpus_memory_make_no_step_copy_bound(source: Any) -> None:
+    made = Recorder()
+    for _ in range(30):
+        made.launches(2, 4000, 1000)
+        call = made.call("cudaMemcpyAsync", 60_000)
+        made.submit(call, "Memcpy", 1000, kind="copy", memories=(source, "device"), size=200)
+    assert diagnosed(made).bound == ("launch-bound" if source == "device" else "copy-bound")
+
+
+def test_streams_that_did_not_run_side_by_side_on_a_busy_gpu_are_no_shorter_unprofiled() -> None:
+    """Two streams whose kernels fill the GPU in turn."""
+    made, free_ns = Recorder(), 0
+    for _ in range(12):
+        for kernel in range(8):
+            stream = (7, 20)[kernel % 2]
+            made.ends_ns[stream] = max(made.ends_ns.get(stream, 0), free_ns)
+            made.launch(f"kernel_{kernel}", 2_000_000, stream=stream)
+            free_ns = made.ends_ns[stream]
+    found = diagnosed(made)
+    assert found.bound == "GPU-bound"
+    assert found.step.low_s >= 8 * 2e-3
+
+
+def test_work_that_another_program_holds_back_waits_for_no_stream_of_its_own() -> None:
+    """Half of the time work waits in its queue, in a program in which a stream waits for an event now and then."""
+    made = Recorder()
+    for _ in range(30):
+        made.launches(4, 4000, 20_000)
+        made.wait_event(made.record_event(7), 20)
+        made.launch("other", 20_000, stream=20)
+        made.ends_ns = {stream: end_ns + 300_000 for stream, end_ns in made.ends_ns.items()}
+        made.launch("late", 20_000)
+        made.wait()
+    found = diagnosed(made)
+    assert any(check.name == HELD for check in found.health)
+    assert found.idle.causes["another stream"] == 0
+    assert found.idle.causes["unknown"] > 0.3 * found.idle.span_s

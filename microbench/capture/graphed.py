@@ -42,7 +42,7 @@ SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
 LOOKED = (*SETTINGS, tuple, Iterator)
 WHOLE = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType, types.ModuleType
-CODE = torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType
+KERNELS = {"triton", "cupy", "numba", "numba_cuda", "cuda", "pycuda"}  # packages whose kernels PyTorch does not see
 CALLED = "()"  # the key of a value that its holder returns
 NOTHING = tuple, ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
@@ -117,8 +117,9 @@ class Graphed:
         self._last: Graph | None = None
         self._kept = False  # by an object, as its method
         self._changing = ""  # what the function itself changes, of that by which the host decides
-        self._anew: list[Place] = []  # what the last warm-up bound anew, and of that what it did not compute with
-        self._unread: set[tuple[int, Any]] = set()
+        # What a kind's last warm-up bound anew, and of that what it did not compute with.
+        self._anew: dict[Any, list[Place]] = {}
+        self._unread: dict[Any, set[tuple[int, Any]]] = {}
 
     @property
     def counts(self) -> Counter[str]:
@@ -159,6 +160,7 @@ class Graphed:
                 self._moving |= {place for place, one in graph.fixed if tensors[place] is not one}
                 self._graphs.remove(graph)
                 self._passed.clear()
+                self._anew.clear()
                 self._places.clear()
                 self._last = None
                 return self._eager("another tensor came for an input that had been the same", arguments, named)
@@ -193,15 +195,16 @@ class Graphed:
         if len(passed) < self._warm_up:
             passed.append(tensors)
             self._counts["warm-ups"] += 1
-            passes, before = of_inputs(arguments, named), Reads(self.function, (arguments, named)).values()
-            observed = Observed(self._anew) if len(passed) == self._warm_up else contextlib.nullcontext()
+            passes, reads = of_inputs(arguments, named), Reads(self.function, (arguments, named))
+            before, seen = reads.values(), len(passed) == self._warm_up and not reads.has_kernels()
+            observed = Observed(self._anew.get(key, [])) if seen else contextlib.nullcontext()
             side, main = torch.cuda.Stream(), torch.cuda.current_stream()
             side.wait_stream(main)
             with torch.cuda.stream(side), observed:
                 result = self.function(*arguments, **named)
             main.wait_stream(side)
-            self._unread = observed.unread if isinstance(observed, Observed) else set()
-            self._anew = [one for one in before if now(*one[:2]) is not one[2]]
+            self._unread[key] = observed.unread if isinstance(observed, Observed) else set()
+            self._anew[key] = [one for one in before if now(*one[:2]) is not one[2]]
             self._written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
             after = of_inputs(arguments, named)
             if len(passed) == self._warm_up:  # the first calls may make what is missing
@@ -221,10 +224,13 @@ class Graphed:
         ]
         if any(wrote and not fixed for wrote, fixed in zip(self._written, same, strict=True)):
             return self._eager("it writes to an input, and each call passes another tensor", arguments, named)
-        return self._capture(kind, arguments, named, tensors, same)
+        return self._capture(kind, arguments, named, tensors, same, self._unread.get(key, set()))
 
-    def _capture(self, kind: Any, arguments: Any, named: Any, tensors: list[Any], same: list[bool]) -> Any:
-        """Capture the call and replay it. The graph is kept if another call may be replayed."""
+    def _capture(
+        self, kind: Any, arguments: Any, named: Any, tensors: list[Any], same: list[bool], unread: set[tuple[int, Any]]
+    ) -> Any:
+        """Capture the call and replay it. The graph is kept if others may be replayed: what this one binds anew must be
+        ``unread``, or it is state."""
         self._counts["captures"] += 1
         reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
         places = self._places[kind[0]] = reads.places
@@ -249,7 +255,7 @@ class Graphed:
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
         changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
         changing += [name for holder, key, value, name in reads.kept if now(holder, key) is not value]
-        changing += [name for holder, key, _, name in anew if (id(holder), key) not in self._unread]
+        changing += [name for holder, key, _, name in anew if (id(holder), key) not in unread]
         self._changing = ", ".join([*_changed(places, before, self._seen[1][-1]), *changing])
         if not self._changing:  # else it is right for this call, and for no other
             self._graphs.append(graph)
@@ -519,6 +525,10 @@ class Reads:
     def values(self) -> list[Place]:
         """What is at the places that the function may bind anew."""
         return [(holder, key, now(holder, key), name) for name, holder, key in self.maybe.values()]
+
+    def has_kernels(self) -> bool:
+        """Whether the function launches kernels that PyTorch does not see, which may compute with anything."""
+        return any(str(type(one).__module__).partition(".")[0] in KERNELS for one in self._seen.values())
 
     def gradients(self) -> list[tuple[str, torch.Tensor, Any]]:
         """The leaves, with their gradients, if any code names a backward pass."""
@@ -926,7 +936,7 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, places: list[Place]) -> None:
         super().__init__()
         values = {(id(holder), key): now(holder, key) for holder, key, *_ in places}
-        self._of = {place: _storages(one) for place, one in values.items() if not isinstance(one, CODE)}
+        self._of = {place: _storages(one) for place, one in values.items() if not isinstance(one, WHOLE[1:])}
         self._used: set[int] = set()
 
     def __enter__(self) -> Any:
@@ -947,7 +957,7 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _storages(value: Any) -> set[int]:
-    """The memory of tensors among values."""
+    """Numbers of the memory of each tensor in a value, also in tuples, lists and dictionaries."""
     if isinstance(value, torch.Tensor):
         return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
     each = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
@@ -1153,7 +1163,7 @@ def now(holder: Any, key: Any) -> Any:
 
 
 def _are_numbers(value: Any) -> bool:
-    """Whether it is a list of settings, such as the learning rates of a scheduler."""
+    """Whether a value is a list of numbers, such as the learning rates of a scheduler."""
     return isinstance(value, list) and bool(value) and all(isinstance(each, numbers.Number) for each in value)
 
 

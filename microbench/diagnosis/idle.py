@@ -338,6 +338,7 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
     threads, known = np.append(trace.calls["thread"], NONE)[call], dict[int, Slices]()
     same = np.append(np.diff(trace.work["call"], prepend=NONE) == 0, False)[gaps.work]  # the gap is within a replay
     longest_ns = np.where(same, LONGEST_IN_GRAPH_NS, LONGEST_GAP_NS)
+    beyond: Cause = "another stream" if _waits_for_events(trace) and held_back(trace) <= MOST_HELD else "unknown"
     for thread in np.unique(threads[call != NONE]).tolist():
         own = threads == thread
         begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
@@ -346,7 +347,7 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
         yield _until_call(trace, handed_on(trace, thread, known), begins, until)
         shortest_ns = np.percentile(np.append(way_ns[way_ns > 0], LONGEST_WAY_NS), 1)
         on_the_way = (returned > begins) | (way_ns <= NEAR * shortest_ns) & (shortest_ns <= USUAL_WAY_NS)
-        yield from _behind_call(trace, on_the_way, held[own], until, ends, longest_ns[own])
+        yield from _behind_call(on_the_way, held[own], until, ends, longest_ns[own], beyond)
 
 
 def _alike(begins_ns: IntArray, ends_ns: IntArray, cause: Cause, name: int = NONE) -> Stretches:
@@ -381,12 +382,12 @@ def _before_pages(trace: Trace, begins_ns: IntArray, ends_ns: IntArray, *, touch
 
 
 def _behind_call(
-    trace: Trace, on_the_way: BoolArray, held: BoolArray, begins_ns: IntArray, ends_ns: IntArray, longest_ns: IntArray
+    on_the_way: BoolArray, held: BoolArray, begins_ns: IntArray, ends_ns: IntArray, longest_ns: IntArray, beyond: Cause
 ) -> Iterator[Stretches]:
     """The rest of each gap, after the call returned: the launch latency, a device gap, or a wait for another stream.
 
     ``held`` marks work that an event held back. If this work was still on its way when the event happened, it counts as
-    on its way. A device gap lasts at most ``longest_ns``.
+    on its way. A device gap lasts at most ``longest_ns``; a longer one is ``beyond`` what the trace tells.
     """
     event = held & ~on_the_way
     yield _alike(begins_ns[event], ends_ns[event], "another stream's event")
@@ -394,12 +395,11 @@ def _behind_call(
         (on_the_way, "launch latency", LONGEST_WAY_NS),
         (~on_the_way & ~event, "device gaps", longest_ns),
     )
-    for_stream = _waits_for_events(trace) and held_back(trace) <= MOST_HELD
     for chosen, cause, longest in ways:
         short = chosen & (ends_ns - begins_ns <= longest)
         long = chosen & ~short
         yield _alike(begins_ns[short], ends_ns[short], cause)
-        yield _alike(begins_ns[long], ends_ns[long], "another stream" if for_stream else "unknown", HELD_BACK)
+        yield _alike(begins_ns[long], ends_ns[long], beyond, HELD_BACK)
 
 
 def held_back(trace: Trace) -> float:

@@ -113,7 +113,7 @@ def _stretches(rows: Table, longest_ns: float = np.inf, turns: Table | None = No
 
 
 def _is_regular(rows: Table, longer: IntArray, turns: Table) -> bool:
-    """Whether each so many turns are longer, without the end of a turn of another loop in most of them."""
+    """Whether the longer turns come at a regular distance, such as each eighth one, and no loop around ends in them."""
     if len(longer) < FEWEST or np.mean(np.diff(longer) == np.median(np.diff(longer))) < MOST_OF:
         return False
     longer = longer[:SOME]
@@ -152,7 +152,7 @@ def _covered(names: IntArray, loop: Turns) -> bool:
 
 
 def _without_kernels(trace: Trace) -> tuple[IntArray, IntArray]:
-    """The middles in ns of the times in which no kernel runs, and how long these are."""
+    """When no kernel runs: the middle of each such time, and its length, both in ns."""
     kernels = np.sort(trace.work[trace.work["kind"] != WORK_KINDS.index("copy")], order="begin_ns")
     ends_ns = np.maximum.accumulate(kernels["end_ns"].astype(np.int64))
     lasts_ns = np.maximum(kernels["begin_ns"][1:] - ends_ns[:-1], 0)

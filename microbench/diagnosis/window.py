@@ -133,13 +133,12 @@ def _windows(trace: Trace) -> Iterator[Trace]:
     submits_ns = np.sort(trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])])
 
     def turns(window: tuple[int, int]) -> bool:
+        """Whether most calls of the window submit work while such a loop turns."""
         ends_ns = turns_ns[slice(*np.searchsorted(turns_ns, window))]
-        whole, inside = (
-            (np.diff(np.searchsorted(submits_ns, one))[0] for one in (window, ends_ns[[0, -1]]))
-            if len(ends_ns)
-            else (1, 0)
-        )
-        return len(ends_ns) >= FEWEST and inside >= COVERED * whole
+        if len(ends_ns) < FEWEST:
+            return False
+        whole, inside = (np.diff(np.searchsorted(submits_ns, one))[0] for one in (window, ends_ns[[0, -1]]))
+        return bool(inside >= COVERED * whole)
 
     turning = [count >= TENTH * max(counts) and turns(of) for count, of in zip(counts, trace.windows, strict=True)]
     for number in sorted(np.flatnonzero(counts).tolist(), key=lambda number: (not turning[number], -counts[number])):

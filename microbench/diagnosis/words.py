@@ -1064,7 +1064,7 @@ def _brings_data(diagnosis: Diagnosis) -> bool:
 
 
 def _long_pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Pauses where no step repeats, if they are much of the time."""
+    """Say how long the program pauses, where no step repeats and pauses take much of the time."""
     idle = diagnosis.idle
     single, bound = idle is not None and idle.longest_s >= idle.idle_s / 2, diagnosis.bound
     if (

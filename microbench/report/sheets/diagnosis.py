@@ -18,8 +18,9 @@ from microbench.report.sheets.recorded_step import TONES
 from microbench.report.tables import table_of
 
 # The named parts of idle time that the screen shows, and those of the table.
-SHOWN, LISTED, SHOWN_LOOPS, OWNERS = 4, 30, 2, 3
+SHOWN, LISTED, SHOWN_LOOPS = 4, 30, 2
 LEAST_SHOWN = 0.01
+LEAST_OWNED = 0.01, 0.05, 0.05  # of the owners that are shown, the first to the last
 ORDER: tuple[Severity, ...] = ("problem", "advice", "warning", "good", "note")
 MOST_TRACES = 64  # shown of several
 UNEQUAL, FEW_STEPS = 2, 10  # of so few steps both ends are said, if the longest is so many times the shortest
@@ -132,7 +133,8 @@ def _idle_lines(diagnosis: Diagnosis, found: list[Finding]) -> list[AnswerLine]:
     shown = sorted((cause for cause in CAUSES if idle.causes[cause] > least_s), key=lambda cause: -idle.causes[cause])
     in_all = f"{as_time(each(diagnosis, idle.idle_s))} of {as_time(each(diagnosis, idle.span_s))}"
     causes = [f"{words.cause_words(diagnosis, cause)} ({share(idle.causes[cause])})" for cause in shown]
-    whose = [one for one in owners(idle)[:OWNERS] if one.seconds > least_s]
+    of_span = zip(owners(idle), LEAST_OWNED, strict=False)
+    whose = [one for one, share_of_it in of_span if one.seconds > share_of_it * idle.span_s]
     said = {one.most for one in whose}
     if any(one.name == OPERATORS for one in whose):  # which has the time of each of them
         said |= {one.name for one in idle.places if OPERATOR.match(one.name)}
