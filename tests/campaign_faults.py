@@ -89,12 +89,12 @@ class Started:
             time.sleep(0.005)
 
     def workers(self) -> list[int]:
+        """Its workers. A child that is not yet a program of its own is none: while it is stopped, so is its parent."""
+        found = []
         with suppress(OSError):
-            return [
-                int(pid)
-                for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-            ]
-        return []
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            found = [int(pid) for pid in children if b"session.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return found
 
     def kill(self, number: int, pid: int | None = None) -> None:
         with suppress(ProcessLookupError):
