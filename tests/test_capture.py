@@ -14,6 +14,7 @@ import importlib.util
 import io
 import itertools
 import logging
+import os
 import pickle
 import random
 import re
@@ -512,6 +513,46 @@ def test_a_value_that_the_module_names_is_looked_at(tmp_path: Path) -> None:
     made = change(file, "step", report.also)
     assert made is not None
     assert "+@graphed(also=lambda: (config.inner.scale,))\n" in made.diff
+
+
+WRITING = """
+import csv, io, logging, os, sqlite3, subprocess, sys, warnings
+import torch
+rows = csv.writer(io.StringIO())
+table = sqlite3.connect(":memory:")
+table.execute("create table steps (number)")
+ends = os.pipe()
+log = logging.getLogger("a step")
+log.addHandler(logging.StreamHandler())
+def step(x):
+    WRITES
+    return x * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        ("sys.stderr.write('step')", "write"),
+        ("log.warning('step')", "write"),
+        ("rows.writerow([1])", "writerow"),
+        ("table.execute('insert into steps values (1)')", "execute"),
+        ("os.write(ends[1], b'1')", "write"),
+        ("subprocess.run(['true'])", "fork_exec"),
+        ("warnings._showwarnmsg_impl(warnings.WarningMessage('old', UserWarning, 'a.py', 1))", ""),
+        ("io.StringIO().write('a text of its own')", ""),
+    ],
+)
+def test_what_is_written_or_started_outside_of_the_process_is_in_the_way(line: str, call: str, tmp_path: Path) -> None:
+    module = load_module(tmp_path / "step" / "writes.py", WRITING.replace("WRITES", line))
+    report = examined(module.step, torch.randn(8))
+    assert {(one.kind, one.call, one.line) for one in report.blockers} == (
+        {("file", call, f"writes.py:11 in step: {line}")} if call else set()
+    )
+    assert report.proved is not bool(call)
+    module.table.close()
+    for end in module.ends:
+        os.close(end)
 
 
 STAYS = """

@@ -339,6 +339,15 @@ def test_kernels_that_wait_in_the_queue_have_gaps_of_the_device() -> None:
     assert found.idle_s == pytest.approx(found.causes["device gaps"])
 
 
+@pytest.mark.parametrize(("duration_ns", "said"), [(2000, "between kernels in its queue"), (40_000, "of each")])
+def test_gaps_in_the_queue_are_in_the_verdict_if_they_are_long(duration_ns: int, said: str) -> None:
+    made = steps_of(count=30, kernels=40, duration_ns=duration_ns, between_ns=100, call_ns=500)
+    verdict = words.findings(diagnosed(made))[0]
+    assert verdict.title.startswith("GPU-bound")
+    assert said in verdict.title
+    assert verdict.severity == ("warning" if duration_ns == 2000 else "good")
+
+
 @pytest.mark.parametrize(("call", "cause"), [
     ("cudaMalloc", "allocation"), ("cudaFree", "allocation"), ("cuModuleLoadData", "module load"),
     ("cudaStreamSynchronize", "waits"), ("cudaMemcpyAsync", "copies"), ("cudaEventRecord", "other calls"),

@@ -326,6 +326,21 @@ def test_a_step_is_not_three_because_loading_happens_to_repeat() -> None:
     assert set(np.diff(steps.calls)) == {13}
 
 
+@pytest.mark.parametrize(("turns", "looks", "found"), [(100, True, 98), (100, False, 0), (20, True, 0)])
+def test_a_long_loop_behind_a_longer_start_has_steps_if_it_looks(turns: int, looks: bool, found: int) -> None:
+    """Layers may repeat as often, but wait for nothing."""
+    made = Recorder()
+    for kernel in range(40):
+        made.launch(f"begins_{kernel}", 1_000_000)
+    for _ in range(turns):
+        for kernel in range(4):
+            made.launch(f"kernel_{kernel}", 5000)
+        if looks:
+            made.wait()
+    steps = find_steps(made.trace())
+    assert (steps.count if steps is not None else 0) == found
+
+
 # What the answer claims
 
 

@@ -11,11 +11,13 @@ import ctypes
 import inspect
 import io
 import linecache
+import re
 import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -38,7 +40,7 @@ ADVICE = {
     "capturable": "give the optimizer capturable=True, and fused=True if it takes that: else it has more kernels then",
     "setting": "make it a tensor on the GPU (lr=torch.tensor(1e-3, device='cuda')), and fill it before the step",
     "print": "print after the step: a replay runs no code of the host",
-    "file": "write after the step: a replay runs no code of the host",
+    "file": "do it after the step: a replay runs no code of the host",
     "capture": "",
 }
 # What helps if the call is a library's own.
@@ -66,6 +68,20 @@ BY_VALUES = (
 )
 HERE = str(Path(__file__).parent)
 INVALIDATED = 2  # CU_STREAM_CAPTURE_STATUS_INVALIDATED
+# Functions of C that change something outside of the process, by their module, or that of the object they belong to.
+WRITES = {
+    "posix": "kill link mkdir mkfifo posix_spawn pwrite remove rename replace rmdir sendfile symlink system truncate "
+    "unlink utime write writev",
+    "_posixsubprocess": "fork_exec",
+    "_io": "write writelines",
+    "_csv": "writerow writerows",
+    "sqlite3": "execute executemany executescript",
+    "_socket": "send sendall sendmsg sendto",
+    "numpy": "tofile dump",
+}
+WRITTEN = {(module, name) for module, names in WRITES.items() for name in names.split()}
+BUILDERS = re.compile(r"-packages/(torch|triton|cupy|numba)/|importlib|/warnings\.py$")
+IN_MEMORY = (io.StringIO, io.BytesIO)  # mostly the call's own
 WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
 
 
@@ -213,9 +229,28 @@ def kind_of(function: Any, args: Any, kwargs: Any) -> str:
     return ""
 
 
+def _called(looking: Looking, frame: types.FrameType, event: str, function: Any) -> None:
+    """Note a call from Python to C that changes something outside of the process, but not what loading and compiling
+    code writes, nor a warning."""
+    if event != "c_call" or type(function) is not types.BuiltinFunctionType:
+        return
+    owner: Any = function.__self__
+    kinds = type(owner).__mro__  # an object may compute its attributes, so none is read
+    modules = {owner.__name__} if types.ModuleType in kinds else {one.__module__ for one in kinds}
+    in_memory = any(one in kinds for one in IN_MEMORY)
+    if in_memory or all((one, function.__name__) not in WRITTEN for one in modules):
+        return
+    within: types.FrameType | None = frame
+    while within is not None and of_library(within.f_code):
+        if BUILDERS.search(within.f_code.co_filename):
+            return
+        within = within.f_back
+    looking.note("file", function.__name__, "a replay writes and starts nothing")
+
+
 @contextmanager
 def _watched(looking: Looking) -> Iterator[None]:
-    """Notes calls of the host: waits, prints, and files that are opened to be written."""
+    """Notes calls of the host: waits, prints, and what is written or started outside of the process."""
     trace = looking.given is None
 
     def wait(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,10 +286,13 @@ def _watched(looking: Looking) -> Iterator[None]:
 
     def opened(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
         if trace and any(letter in mode for letter in "wax+"):
-            looking.note("file", "open", "a replay writes nothing")
+            looking.note("file", "open", "a replay writes and starts nothing")
         return real_open(file, mode, *args, **named)
 
     with ExitStack() as stack:
+        if trace:
+            stack.callback(sys.setprofile, sys.getprofile())
+            sys.setprofile(partial(_called, looking))
         for holder, name in WAITS:
             title = f"{getattr(holder, '__name__', 'cuda').rpartition('.')[2]}.{name}"
             stack.enter_context(mock.patch.object(holder, name, wait(title, getattr(holder, name))))

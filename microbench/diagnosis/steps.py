@@ -36,6 +36,7 @@ MANY, DENSE = 5, 0.8  # so many annotated steps are enough if they follow one an
 NEARLY_ALL = 0.9  # of the GPU's work is in a single region
 STEPS_ALIKE = 0.5  # steps of which less recurs are no steps that a graph could replace
 MINORITY = 0.5  # calls that repeat and have less of the kernels' time are the steps if no others have more
+MANY_TURNS = 50  # of a loop that is no layer and may follow on a long start
 MOST_UNLIKE = 2  # layers more or less that a backward pass has than the forward pass before it
 MOST_TRIES = 8  # parts that repeat and are too little to be the program
 AHEAD = 33  # a step may make the same call fewer than this many times
@@ -419,7 +420,9 @@ def _repeating(
             continue
         if not _is_most(trace, places[begin], places[end - 1], least):
             rest = max(places[:begin], places[end:], key=len)
-            return _repeating(trace, tokens, looks, rest, tries - 1, max(least, MINORITY)) if tries else []
+            others = _repeating(trace, tokens, looks, rest, tries - 1, max(least, MINORITY)) if tries else []
+            if others or not _is_long_loop(trace, looks, places[begin:end], (end - begin) // length):
+                return others
         length *= _between_pauses(pauses_ns[begin:end], length)
         offsets = range(begin, begin + min(length, (end - begin) // FEWEST))
         if not offsets:
@@ -442,6 +445,16 @@ def _is_most(trace: Trace, first: int, last: int, least: float) -> bool:
     runs = not kernels.any() or bool(kernels[inside].any())
     long = bool(span_ns >= least * (calls["end_ns"].max() - calls["begin_ns"][0]))
     return bool(lasts[inside].sum() >= least * lasts[theirs].sum()) and (runs or long)
+
+
+def _is_long_loop(trace: Trace, looks: npt.NDArray[np.bool_], places: IntArray, turns: int) -> bool:
+    """Whether the calls at these places are the program's loop, however little of its work they submit.
+
+    It has many turns, each with a kernel and a look at results, which no layer has.
+    """
+    kernels = np.unique(trace.work["call"][trace.work["kind"] == WORK_KINDS.index("kernel")])
+    least = min(np.isin(places, kernels).sum(), np.count_nonzero(looks[places]))
+    return bool(turns >= MANY_TURNS and least >= turns)
 
 
 def to_host(work: Table) -> npt.NDArray[np.bool_]:

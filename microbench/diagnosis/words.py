@@ -397,7 +397,9 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         else "note"
     )
     few = share > 1 - NEARLY_BUSY and diagnosis.steps is None
-    if bound == "GPU-bound" and (few or max(unfilled_s(diagnosis) / idle.span_s, exposed) > WARNING):
+    gaps = idle.causes["device gaps"] / idle.span_s if bound == "GPU-bound" else 0.0
+    pauses = gaps > 2 * WARNING  # graphs of short kernels have half of it
+    if bound == "GPU-bound" and (few or pauses or max(unfilled_s(diagnosis) / idle.span_s, exposed) > WARNING):
         severity = "warning"
     which, of = "the GPU", f"{span} of {as_time(each(diagnosis, idle.span_s))}"
     if np.ptp(diagnosis.trace.work["device"]):
@@ -405,7 +407,9 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         of = of if diagnosis.steps is not None else f"the {as_time(idle.span_s)} from its first work to its last"
     title = f"{bound}: {which} works {percent(1 - share)} of {of}"
     step = diagnosis.step
-    if bound == "GPU-bound" and 1 - share < BUSY and step is not None:
+    if pauses:
+        title += f", and pauses for {percent(gaps)} between kernels in its queue"
+    elif bound == "GPU-bound" and 1 - share < BUSY and step is not None:
         title += f", and {percent(min(each(diagnosis, idle.busy_s) / step.unwatched_s, 1.0))} without the profiler"
     if bound == "communication-bound" or (bound == "GPU-bound" and exposed > WARNING):
         title += f", but {percent(exposed)} is communication that no other work hides"
