@@ -539,16 +539,18 @@ def step(x):
         ("table.execute('insert into steps values (1)')", "execute"),
         ("os.write(ends[1], b'1')", "write"),
         ("subprocess.run(['true'])", "fork_exec"),
+        ("open('/dev/null', 'w').close()", "open"),
+        ("torch.save({'step': 1}, '/dev/null')", "write_record"),
+        ("os.path.exists('/a/stop')", "stat"),
         ("warnings._showwarnmsg_impl(warnings.WarningMessage('old', UserWarning, 'a.py', 1))", ""),
         ("io.StringIO().write('a text of its own')", ""),
     ],
 )
-def test_what_is_written_or_started_outside_of_the_process_is_in_the_way(line: str, call: str, tmp_path: Path) -> None:
+def test_what_a_step_does_outside_of_its_process_is_in_the_way(line: str, call: str, tmp_path: Path) -> None:
     module = load_module(tmp_path / "step" / "writes.py", WRITING.replace("WRITES", line))
     report = examined(module.step, torch.randn(8))
-    assert {(one.kind, one.call, one.line) for one in report.blockers} == (
-        {("file", call, f"writes.py:11 in step: {line}")} if call else set()
-    )
+    told = {(one.kind, one.call, one.line) for one in report.blockers}
+    assert told >= ({("file", call, f"writes.py:11 in step: {line}")} if call else set())
     assert report.proved is not bool(call)
     module.table.close()
     for end in module.ends:

@@ -40,7 +40,7 @@ ADVICE = {
     "capturable": "give the optimizer capturable=True, and fused=True if it takes that: else it has more kernels then",
     "setting": "make it a tensor on the GPU (lr=torch.tensor(1e-3, device='cuda')), and fill it before the step",
     "print": "print after the step: a replay runs no code of the host",
-    "file": "do it after the step: a replay runs no code of the host",
+    "file": "do it before or after the step: a replay runs no code of the host",
     "capture": "",
 }
 # What helps if the call is a library's own.
@@ -68,19 +68,21 @@ BY_VALUES = (
 )
 HERE = str(Path(__file__).parent)
 INVALIDATED = 2  # CU_STREAM_CAPTURE_STATUS_INVALIDATED
-# Functions of C that change something outside of the process, by their module, or that of the object they belong to.
-WRITES = {
-    "posix": "kill link mkdir mkfifo posix_spawn pwrite remove rename replace rmdir sendfile symlink system truncate "
-    "unlink utime write writev",
+# Functions of C that look outside of the process or change something there, by their module or that of their object.
+OUTSIDE = {
+    "posix": "access kill link listdir lstat mkdir mkfifo posix_spawn pwrite read remove rename replace rmdir scandir "
+    "sendfile stat symlink system truncate unlink utime write writev",
     "_posixsubprocess": "fork_exec",
-    "_io": "write writelines",
+    "io": "open",  # before Python 3.12
+    "_io": "open read readall readinto readline readlines write writelines",
     "_csv": "writerow writerows",
     "sqlite3": "execute executemany executescript",
-    "_socket": "send sendall sendmsg sendto",
+    "_socket": "recv recv_into send sendall sendmsg sendto",
     "numpy": "tofile dump",
+    "torch._C": "write_record",
 }
-WRITTEN = {(module, name) for module, names in WRITES.items() for name in names.split()}
-BUILDERS = re.compile(r"-packages/(torch|triton|cupy|numba)/|importlib|/warnings\.py$")
+LEFT_OUT = {(module, name) for module, names in OUTSIDE.items() for name in names.split()}
+BUILDERS = re.compile(r"-packages/(torch/(?!serialization)|triton/|cupy/|numba/)|importlib|/warnings\.py$")
 IN_MEMORY = (io.StringIO, io.BytesIO)  # mostly the call's own
 WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
 
@@ -230,22 +232,21 @@ def kind_of(function: Any, args: Any, kwargs: Any) -> str:
 
 
 def _called(looking: Looking, frame: types.FrameType, event: str, function: Any) -> None:
-    """Note a call from Python to C that changes something outside of the process, but not what loading and compiling
-    code writes, nor a warning."""
+    """Note a call from Python to C that looks outside of the process or changes something there, but for what loads and
+    compiles code, and warnings."""
     if event != "c_call" or type(function) is not types.BuiltinFunctionType:
         return
-    owner: Any = function.__self__
-    kinds = type(owner).__mro__  # an object may compute its attributes, so none is read
-    modules = {owner.__name__} if types.ModuleType in kinds else {one.__module__ for one in kinds}
+    kinds = type(function.__self__).__mro__  # an object may compute its attributes, so none is read
+    modules = {function.__module__, *(one.__module__ for one in kinds)}
     in_memory = any(one in kinds for one in IN_MEMORY)
-    if in_memory or all((one, function.__name__) not in WRITTEN for one in modules):
+    if in_memory or all((one, function.__name__) not in LEFT_OUT for one in modules):
         return
     within: types.FrameType | None = frame
     while within is not None and of_library(within.f_code):
         if BUILDERS.search(within.f_code.co_filename):
             return
         within = within.f_back
-    looking.note("file", function.__name__, "a replay writes and starts nothing")
+    looking.note("file", function.__name__, "a replay reads, writes and starts nothing")
 
 
 @contextmanager
@@ -282,13 +283,6 @@ def _watched(looking: Looking) -> Iterator[None]:
 
         return make
 
-    real_open = builtins.open
-
-    def opened(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
-        if trace and any(letter in mode for letter in "wax+"):
-            looking.note("file", "open", "a replay writes and starts nothing")
-        return real_open(file, mode, *args, **named)
-
     with ExitStack() as stack:
         if trace:
             stack.callback(sys.setprofile, sys.getprofile())
@@ -299,8 +293,6 @@ def _watched(looking: Looking) -> Iterator[None]:
         for name in ("tensor", "as_tensor"):
             stack.enter_context(mock.patch.object(torch, name, made(getattr(torch, name))))
         stack.enter_context(mock.patch.object(builtins, "print", printed))
-        for module in (builtins, io):  # pathlib takes that of io
-            stack.enter_context(mock.patch.object(module, "open", opened))
         yield
 
 
