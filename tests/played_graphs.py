@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_map_only  # noqa: E402
 
 
 class PlayedGraph:
@@ -41,7 +42,9 @@ class Recording(TorchDispatchMode):
         state = torch.get_rng_state()
         result = function(*args, **(kwargs or {}))
         torch.set_rng_state(state)
-        self.graph.steps.append((function, args, kwargs or {}, [one.detach() for one in tensors(result)]))
+        # A replay reads the memory that the capture read, whatever tensor has it then.
+        args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs or {}))
+        self.graph.steps.append((function, args, kwargs, [one.detach() for one in tensors(result)]))
         return result
 
 
@@ -57,7 +60,7 @@ def capture(graph: PlayedGraph, **_: Any) -> Any:
     with recording, mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True):
         yield
     with torch.inference_mode():
-        for one, values in recording.before.values():
+        for one, values in reversed(recording.before.values()):  # a view may be written after what it is of
             one.copy_(values)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import datetime
 import enum
 import gc
 import importlib
@@ -1557,3 +1558,148 @@ def test_of_kernels_that_pytorch_does_not_see_nobody_knows_what_they_compute_wit
         for _ in range(8):
             graph(torch.ones(4))
         assert graph.counts["replays"] == replays
+
+
+class Counted(dict[str, Any]):
+    """A dictionary with a constructor of its own."""
+
+    def __init__(self, name: str, **values: Any) -> None:
+        super().__init__(values)
+        self.name = name
+
+
+class Pair(tuple[Any, ...]):
+    def __new__(cls, first: Any, second: Any) -> Pair:
+        return super().__new__(cls, (first, second))
+
+
+def test_results_of_classes_with_constructors_of_their_own_are_copied() -> None:
+    from microbench import graphed
+
+    step = graphed(lambda a: (Counted("loss", value=a * 2), Pair(a, a + 1), a.max(0)))
+    for number in range(8):
+        counted, pair, most = step(torch.full((2,), float(number)))
+        assert (type(counted), counted.name, counted["value"][0].item()) == (Counted, "loss", 2.0 * number)
+        assert (type(pair), [one[0].item() for one in pair]) == (Pair, [number, number + 1])
+        assert most.values.item() == number
+    assert step.counts["replays"] == 5
+
+
+def test_a_plain_object_may_read_what_the_call_has_left_in_it() -> None:
+    from microbench import graphed
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.loss, self.mean = None, torch.zeros(())
+
+        def step(self, a: Any) -> Any:
+            self.loss = (a * 2).sum()
+            return self.loss + 1
+
+        def smoothed(self, a: Any) -> Any:
+            self.mean = 0.5 * self.mean + a.sum()
+            return self.mean * 2
+
+    trainer, eager = Trainer(), Trainer()
+    step, smoothed = graphed(trainer.step), graphed(trainer.smoothed)
+    for number in range(8):
+        a = torch.full((2,), float(number))
+        assert step(a).item() == 4.0 * number + 1
+        assert trainer.loss.item() == 4.0 * number
+        assert smoothed(a).item() == eager.smoothed(a).item()
+    assert (step.counts["replays"], smoothed.counts["replays"]) == (4, 0)
+
+
+def test_two_kinds_of_call_in_turn_have_notes_of_their_own() -> None:
+    from microbench import graphed
+
+    def step(a: Any, b: Any = None) -> Any:
+        return a.add_(1) if b is None else a + b
+
+    made = graphed(step)
+    for number in range(16):
+        a, b = torch.full((4,), float(number)), torch.ones(4)
+        assert made(a).tolist() == [number + 1.0] * 4
+        assert a.tolist() == [number + 1.0] * 4
+        assert made(a, b).tolist() == [number + 2.0] * 4
+
+
+REBOUND = {
+    "data": "held.weight.data = held.weight.data - a.mean() * 0.1",
+    "the gradient's data": "held.weight.grad.data = held.weight.grad.data + a.mean()",
+    "what is returned": "made, held.past = held.past, a * 2",
+    "a list of numbers": "held.rates.append(held.rates.pop(0)); made = a * held.rates[0]",
+    "a day": "held.day = held.day + datetime.timedelta(held.day.day); made = a * held.day.day",
+}
+
+
+@pytest.mark.parametrize("what", REBOUND)
+def test_what_a_call_binds_anew_without_computing_with_it_is_state(what: str, tmp_path: Path) -> None:
+    from microbench import graphed
+
+    lines = ["import datetime", "def step(held, a):", "    made = a + 1", f"    {REBOUND[what]}", "    return made"]
+    text = "\n".join(lines)
+    function = load_module(tmp_path / "state" / f"by_{len(what)}.py", text).step
+
+    def held() -> Any:
+        weight = torch.nn.Parameter(torch.ones(4))
+        weight.grad = torch.zeros(4)
+        return Space(weight=weight, past=torch.zeros(4), rates=[1.0, 2.0, 3.0], day=datetime.date(2026, 1, 1))
+
+    one, other = held(), held()
+    replayed, eager = graphed(partial(function, one)), partial(function, other)
+    for number in range(16):
+        a = torch.full((4,), float(number))
+        assert torch.equal(replayed(a), eager(a))
+        assert torch.equal(one.weight, other.weight)
+        assert torch.equal(one.weight.grad, other.weight.grad)
+
+
+def test_a_hook_that_comes_and_goes_in_every_other_call_is_seen() -> None:
+    from microbench import graphed
+
+    layer = torch.nn.Linear(4, 4)
+    step = graphed(torch.no_grad()(lambda a: layer(a)))
+    for number in range(40):
+        a = torch.full((4,), float(number))
+        hook = layer.register_forward_hook(lambda *given: given[-1] + 1) if number % 2 else None
+        with torch.no_grad():
+            assert torch.equal(step(a), layer(a))
+        if hook is not None:
+            hook.remove()
+
+
+def test_weights_that_autocast_around_a_call_has_cast_are_cast_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench import graphed
+    from microbench.capture import graphed as module
+
+    cached: list[bool] = []
+    capture = torch.cuda.graph
+
+    def noted(graph: Any) -> Any:
+        cached.append(torch.is_autocast_cache_enabled())
+        return capture(graph)
+
+    monkeypatch.setattr(torch.cuda, "graph", noted)
+    for around in (True, False):
+        monkeypatch.setattr(module, "is_autocast_enabled", lambda around=around: around)
+        step = graphed(lambda a: a * 2)
+        for _ in range(6):
+            step(torch.ones(4))
+        assert step.counts["replays"] == 3
+        assert torch.is_autocast_cache_enabled()
+    assert cached == [False, True]
+
+
+def test_a_method_of_a_class_runs_as_it_is() -> None:
+    from microbench import graphed
+
+    class Step:
+        scale = 2
+
+        @classmethod
+        @graphed
+        def of(cls, a: Any) -> Any:
+            return a * cls.scale
+
+    assert [Step.of(torch.ones(2)).tolist() for _ in range(5)] == [[2.0, 2.0]] * 5

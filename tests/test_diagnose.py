@@ -35,6 +35,7 @@ from microbench.diagnosis.diagnosis import (
     Graph,
     Remedy,
     Step,
+    Without,
     _on_gpu,
     diagnose,
 )
@@ -1608,13 +1609,17 @@ def test_a_pageable_copy_that_begins_long_after_its_call_has_waited_for_nothing(
 def test_where_the_gpu_makes_the_step_long_only_faster_copies_help_and_no_more_than_they_take() -> None:
     step = replace(diagnosed(steps_of()).step, watched_s=0.95, unwatched_s=0.7, low_s=0.6, high_s=0.8)
     foreseen = Foreseen(step, "", None, tuple(Remedy(name, name, 0.5, 1.4) for name in ("pinned", "fuse", "graph")))
+    foreseen = foreseen._replace(without={"fuse": Without(0.5, 1.4, 1.0, 1.5)})
     limited = _on_gpu(foreseen, 0.9, 0.1)
     assert (limited.step.unwatched_s, limited.step.low_s, limited.step.high_s) == (0.9, 0.9, 0.95)
     (pinned,) = limited.remedies
     assert (pinned.name, pinned.step_s, pinned.speedup) == ("pinned", pytest.approx(0.8), pytest.approx(9 / 8))
     assert limited.why_no_graph == "a graph would save less than 3 % of the step"
     assert _on_gpu(foreseen, 0.9, 0.02).remedies == ()
-    assert _on_gpu(foreseen, 0.65, 0.0).remedies == foreseen.remedies
+    others = replace(foreseen.without["fuse"], step_s=0.65, speedup=14 / 13, speedup_high=14 / 13)
+    short = _on_gpu(foreseen, 0.65, 0.1)
+    assert [(one.name, one.step_s) for one in short.remedies] == [("pinned", 0.55), ("fuse", 0.65), ("graph", 0.5)]
+    assert short.without == {"fuse": others}  # no owner of host time makes the step shorter than the GPU's work
 
 
 def test_prefetched_pages_that_take_longer_than_kernels_are_copies_and_no_launches() -> None:

@@ -77,6 +77,13 @@ from microbench.traces.trace import Samples
         ("main thread at train.py:90 step", ELSEWHERE),
         ("backward pass of train.py:90 step", "PyTorch's backward thread"),
         ("forward", "code in forward"),
+        ("MPI_Waitall", "waiting in MPI"),
+        ("clock_nanosleep", "waiting in a sleep"),
+        ("pthread_cond_timedwait", "waiting in a lock or a queue"),
+        ("epoll_wait", "waiting in a socket or a pipe"),
+        ("fread", "waiting in a file"),
+        ("waitpid", "waiting in a process"),
+        ("read_batch", "code in read_batch"),
     ],
 )
 def test_a_name_has_an_owner(name: str, owner: str) -> None:

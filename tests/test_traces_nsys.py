@@ -246,6 +246,25 @@ def test_a_call_inside_another_counts_once(tmp_path: Path) -> None:
     assert trace.work["call"].tolist() == [0, 1, 2, 4]
 
 
+def test_mpi_and_long_calls_of_the_operating_system_are_host_code_where_no_cuda_is_called(tmp_path: Path) -> None:
+    schema = SCHEMA | {
+        "MPI_OTHER_EVENTS": "start INTEGER NOT NULL, end INTEGER, globalTid INTEGER, textId INTEGER",
+        "OSRT_API": "start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER NOT NULL",
+    }
+    rows = small() | {"CUPTI_ACTIVITY_KIND_RUNTIME": [call(10_000, 1), call(90_000, 1)], "NVTX_EVENTS": []}
+    rows["StringIds"] = [*rows["StringIds"], {"id": 901, "value": "MPI_Waitall"}, {"id": 902, "value": "fread"}]
+    rows["MPI_OTHER_EVENTS"] = [{"start": 20_000, "end": 24_000, "globalTid": GLOBAL_THREAD, "textId": 901}]
+    reads = [(12_000, 30_000, 0), (30_000, 50_000, 0), (60_000, 65_000, 0), (30_000, 50_000, 1)]
+    rows["OSRT_API"] = [
+        {"start": start, "end": end, "globalTid": GLOBAL_THREAD + other, "nameId": 902} for start, end, other in reads
+    ]
+    trace = nsys.read(write(tmp_path / "mpi.sqlite", rows, schema))
+    own = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("operator")]
+    assert [(trace.names[one["name"]], int(one["begin_ns"])) for one in own] == [
+        ("MPI_Waitall", 20_000), ("fread", 30_000),
+    ]  # fmt: skip
+
+
 def test_a_zero_length_and_times_of_zero(tmp_path: Path) -> None:
     rows = {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(5, 1, end=5), kernel(0, 1, end=0), kernel(9, 1, end=8)]}
     trace = nsys.read(write(tmp_path / "zero.sqlite", rows))

@@ -242,10 +242,11 @@ def _called(looking: Looking, frame: types.FrameType, event: str, function: Any)
     if in_memory or all((one, function.__name__) not in LEFT_OUT for one in modules):
         return
     within: types.FrameType | None = frame
-    while within is not None and of_library(within.f_code):
-        if BUILDERS.search(within.f_code.co_filename):
+    while within is not None:
+        file = within.f_code.co_filename
+        if BUILDERS.search(file) or file.startswith(HERE):  # which reads lines of the code
             return
-        within = within.f_back
+        within = within.f_back if of_library(within.f_code) else None
     looking.note("file", function.__name__, "a replay reads, writes and starts nothing")
 
 

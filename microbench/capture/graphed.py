@@ -27,7 +27,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
@@ -120,6 +120,7 @@ class Graphed:
         # What a kind's last warm-up bound anew, and of that what it did not compute with.
         self._anew: dict[Any, list[Place]] = {}
         self._unread: dict[Any, set[tuple[int, Any]]] = {}
+        self._noted: dict[Any, tuple[list[bool], str]] = {}  # by kind: inputs written to, and a strange result
 
     @property
     def counts(self) -> Counter[str]:
@@ -131,7 +132,7 @@ class Graphed:
         if owner is None:
             return self
         kept, key = getattr(owner, "__dict__", None), f"graphed {id(self)}"
-        if kept is None:  # of an object with slots alone, nothing can be kept
+        if not isinstance(kept, dict):  # in a class, or an object with slots alone, nothing can be kept
             return types.MethodType(self.function, owner)
         bound = kept.get(key)
         method = types.MethodType(self.function, owner)
@@ -192,7 +193,7 @@ class Graphed:
             return self._eager(self._difference(kind), arguments, named)
         passed = self._passed.setdefault(key, [])
         marks = [marked(one) for one in tensors]
-        if len(passed) < self._warm_up:
+        if len(passed) < self._warm_up or key not in self._noted:
             passed.append(tensors)
             self._counts["warm-ups"] += 1
             passes, reads = of_inputs(arguments, named), Reads(self.function, (arguments, named))
@@ -202,27 +203,28 @@ class Graphed:
             side.wait_stream(main)
             with torch.cuda.stream(side), observed:
                 result = self.function(*arguments, **named)
+            if isinstance(observed, Observed):
+                observed.returned(result)
             main.wait_stream(side)
             self._unread[key] = observed.unread if isinstance(observed, Observed) else set()
             self._anew[key] = [one for one in before if now(*one[:2]) is not one[2]]
-            self._written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
+            written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
             after = of_inputs(arguments, named)
             if len(passed) == self._warm_up:  # the first calls may make what is missing
                 self._changing = next((what for what, value in passes.items() if after[what] != value), "")
-            self._strange = strange(result, {id(one) for _, one in _leaves((arguments, named))})
+            self._noted[key] = written, strange(result, {id(one) for _, one in _leaves((arguments, named))})
             self._seen = places, key
             self._places[kind[0]] = Reads(self.function, (arguments, named)).places  # it may have made what it reads
             return mapped(result, detached=True)  # a gradient would keep nodes that belong to this stream
-        if self._strange:
-            returns = (
-                f"it returns a {self._strange}, of which a replay makes no copy: return tensors, lists or dictionaries"
-            )
+        written, odd = self._noted[key]
+        if odd:
+            returns = f"it returns a {odd}, of which a replay makes no copy: return tensors, lists or dictionaries"
             return self._eager(returns, arguments, named)
         same = [
             place not in self._moving and all(call[place] is one for call in passed)
             for place, one in enumerate(tensors)
         ]
-        if any(wrote and not fixed for wrote, fixed in zip(self._written, same, strict=True)):
+        if any(wrote and not fixed for wrote, fixed in zip(written, same, strict=True)):
             return self._eager("it writes to an input, and each call passes another tensor", arguments, named)
         return self._capture(kind, arguments, named, tensors, same, self._unread.get(key, set()))
 
@@ -238,6 +240,9 @@ class Graphed:
         maybe = reads.values()
         behind = [(*place, now(*place)) for place in reads.behind.values()]
         drawn = [Drawn(*place) for place in reads.iterators()]
+        memory = [(name, one, one.data_ptr()) for name, one in reads.tensors.values()]
+        given = [(f"{name}.grad", one.grad) for name, one, _ in memory if one.is_leaf and one.grad is not None]
+        memory += [(name, grad, grad.data_ptr()) for name, grad in given]
         try:
             graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
         finally:
@@ -256,6 +261,7 @@ class Graphed:
         changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
         changing += [name for holder, key, value, name in reads.kept if now(holder, key) is not value]
         changing += [name for holder, key, _, name in anew if (id(holder), key) not in unread]
+        changing += [f"the memory of {name}" for name, one, place in memory if one.data_ptr() != place]
         self._changing = ", ".join([*_changed(places, before, self._seen[1][-1]), *changing])
         if not self._changing:  # else it is right for this call, and for no other
             self._graphs.append(graph)
@@ -308,8 +314,11 @@ class Graph:
         arguments, named = mapped((arguments, named), iter(inputs).__next__)
         self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         gc.collect()  # what only a cycle keeps may hold nodes of a backward that belong to another stream
-        with contextlib.ExitStack() as failed:
+        with contextlib.ExitStack() as after, contextlib.ExitStack() as failed:
             failed.callback(after_failure, stream)
+            if is_autocast_enabled():  # what autocast around the call has cached goes when it ends
+                after.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+                torch.set_autocast_cache_enabled(False)
             with torch.cuda.graph(self._graph):
                 result = function(*arguments, **named)
             failed.pop_all()
@@ -723,15 +732,14 @@ class Reads:
             if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
             value, named = one[key], f"{name}.{key}"
-            fixed = (every or key in self._names) and (
-                key not in self._written or (isinstance(value, torch.Tensor) and not layer)
-            )
+            fixed = (every or key in self._names) and key not in self._written
             if isinstance(value, LOOKED) or fixed:
                 self._add(named, one, layer(key) if layer else key, more if key in theirs else NONE)
             else:
                 if key in self._names or _are_numbers(value):
                     self.maybe[id(one), key] = named, one, layer(key) if layer else key
-                self.kept += [(one, key, value, named)] if isinstance(value, torch.Tensor) and not layer else []
+                elif isinstance(value, torch.Tensor) and not layer:
+                    self.kept.append((one, key, value, named))
                 self._waiting.append((named, value, more if key in theirs else NONE))
 
     def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
@@ -861,12 +869,23 @@ def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def _removing(remove: Callable[[Any], None]) -> Callable[[Any], None]:
+    def removed(handle: Any) -> None:
+        remove(handle)
+        BOUND[0] += 1
+
+    return functools.update_wrapper(removed, remove)
+
+
 BOUND, WATCHED = [0], set[int]()  # how often a layer that a graph looks at has changed
 HOOKS = torch.utils.hooks.RemovableHandle  # counts them
 for each in ("module", "parameter", "buffer"):
     getattr(torch.nn.modules.module, f"register_module_{each}_registration_hook")(_count)
 for each in ("__setattr__", "__delattr__", "requires_grad_"):
     setattr(torch.nn.Module, each, _counted(getattr(torch.nn.Module, each)))
+
+
+HOOKS.remove = _removing(HOOKS.remove)
 
 
 def _same(get: Callable[[], Any], value: Any) -> bool:
@@ -950,10 +969,14 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
         self._used |= _storages((args, kwargs))
         return func(*args, **(kwargs or {}))
 
+    def returned(self, result: Any) -> None:
+        """What is returned is read, too."""
+        self._used |= _storages(result)
+
     @property
     def unread(self) -> set[tuple[int, Any]]:
         """The places whose values were not computed with."""
-        return {place for place, storages in self._of.items() if not storages & self._used}
+        return {place for place, storages in self._of.items() if storages and not storages & self._used}
 
 
 def _storages(value: Any) -> set[int]:
@@ -1265,14 +1288,24 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
     if isinstance(value, torch.Tensor):
         own = value.detach()
         return tensor() if tensor is not None else own if detached else own.clone()
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[mapped(each, tensor, detached) for each in value])
+    kind: Any = type(value)
     if isinstance(value, tuple | list):
-        return type(value)(mapped(each, tensor, detached) for each in value)
+        items = [mapped(each, tensor, detached) for each in value]
+        if kind in (tuple, list, torch.Size) or hasattr(kind, "n_fields"):  # such as the result of torch.max
+            return kind(items)
+        other = copy.copy(value) if isinstance(value, list) else tuple.__new__(kind, items)
+        if isinstance(other, list):
+            other[:] = items
+        vars(other).update(vars(value)) if hasattr(other, "__dict__") else None
+        return other
     if isinstance(value, dict):
         copied = {key: mapped(each, tensor, detached) for key, each in value.items()}
-        first, kind = (value.default_factory,) if isinstance(value, collections.defaultdict) else (), type(value)
-        return copied if kind is dict else cast("Any", kind)(*first, copied)
+        if kind is dict or not _is_own(kind):
+            return kind(value.default_factory, copied) if isinstance(value, collections.defaultdict) else kind(copied)
+        other = copy.copy(value)
+        for key, each in copied.items():
+            dict.__setitem__(other, key, each)
+        return other
     if tensor is None and holds(value):
         other = copy.copy(value)
         vars(other).update(mapped(vars(value), detached=detached))

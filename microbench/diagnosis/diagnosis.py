@@ -540,16 +540,26 @@ def _without_profiler(foreseen: Foreseen, seconds: float) -> Foreseen:
 
 
 def _on_gpu(foreseen: Foreseen, works_s: float, copied_s: float) -> Foreseen:
-    """A step is no shorter than the GPU's work. Where that makes it so long, only faster copies help, by no more than
-    the GPU does nothing but copy."""
-    if (step := foreseen.step) is None or works_s <= step.low_s:
+    """A step is no shorter than the GPU's work, even with a change. Where that makes it so long, only faster copies
+    help, by no more than the GPU does nothing but copy."""
+    if (step := foreseen.step) is None or not works_s:
         return foreseen
-    limited = _no_shorter(step, works_s)
-    if works_s <= step.unwatched_s:
-        return foreseen._replace(step=limited)
-    found = ((one, max(one.step_s, works_s - copied_s)) for one in foreseen.remedies if one.name in FASTER_COPIES)
-    remedies = (Remedy(one.name, one.what, step_s, works_s / step_s) for one, step_s in found)
+    limited = _no_shorter(step, works_s) if works_s > step.low_s else step
+    least_s = dict.fromkeys(FASTER_COPIES, works_s - copied_s) | {"graph": 0.0}  # which has a least of its own
+    times_s = [(one, max(one.step_s, least_s.get(one.name, works_s))) for one in foreseen.remedies]
+    remedies = (Remedy(one.name, one.what, step_s, limited.unwatched_s / step_s) for one, step_s in times_s)
     worth = tuple(one for one in remedies if one.saves(limited) >= WORTH)
+    if works_s <= step.unwatched_s:
+        most = step.unwatched_s / works_s
+        without = {
+            name: Without(
+                max(one.step_s, works_s),
+                *(min(each, most) for each in (one.speedup, one.speedup_low, one.speedup_high)),
+            )
+            for name, one in foreseen.without.items()
+        }
+        return foreseen._replace(step=limited, remedies=worth, without=without)
+    worth = tuple(one for one in worth if one.name in FASTER_COPIES)
     why = foreseen.why_no_graph or f"a graph would save less than {round_percent(WORTH)} of the step"
     return foreseen._replace(step=limited, remedies=worth, graph=None, why_no_graph=why)
 

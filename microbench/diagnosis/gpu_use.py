@@ -268,12 +268,11 @@ def _unfused(diagnosis: Diagnosis, least_s: float) -> Iterator[Finding]:
     """Say how long kernels for each element take, if that is longer than ``least_s`` and the GPU is mostly busy."""
     takes_s, count = unfused_s(diagnosis)
     idle, number = diagnosis.idle, round(each(diagnosis, count))
-    if idle is not None and takes_s > least_s and 2 * idle.busy_s > idle.span_s:
+    if idle is not None and number > 1 and takes_s > least_s and 2 * idle.busy_s > idle.span_s:
         yield Finding(
             rule="diagnose.unfused",
             severity="advice",
-            title=f"{counted(number, 'elementwise kernel')} take{'s' * (number == 1)} {_takes(diagnosis, takes_s)}, "
-            "each for a single operation",
+            title=f"{number} elementwise kernels take {_takes(diagnosis, takes_s)}, each for a single operation",
             text="Each reads its inputs from memory and writes its result there.",
             threshold=f"such kernels of PyTorch take more than {round_percent(UNFUSED)} of the time",
             advice="torch.compile fuses them. Where layouts and types stay the same, copies and casts go, too",

@@ -27,7 +27,7 @@ from microbench.diagnosis.host_time import (
     without_number,
 )  # fmt: skip
 from microbench.diagnosis.owners import Owner, handed_on, own_line, owner_of
-from microbench.diagnosis.steps import PAUSE_S
+from microbench.diagnosis.steps import pause_time, runs_python
 from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, migrates, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -76,9 +76,7 @@ Stack = tuple[str, ...]
 
 def said(trace: Trace, cause: str) -> str:
     """A cause in words, which name Python only where the program runs it."""
-    python = trace.format in ("PyTorch profiler", "XLA profiler") or "Python" in trace.versions
-    python |= any("python" in thread.name or thread.name.startswith("pt_") for thread in trace.threads)
-    return OWN_TIME if cause == BETWEEN and not python else cause
+    return OWN_TIME if cause == BETWEEN and not runs_python(trace) else cause
 
 
 class Where(NamedTuple):
@@ -99,7 +97,7 @@ class Idle(msgspec.Struct, frozen=True):
     ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
     which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
     what happens once: long calls of the first half, launches that load code, and compilers. ``pauses_s`` is host time
-    between calls in intervals that have more of it than PAUSE_S; ``paused_ns`` are the begins and ends of these
+    between calls in intervals that have more of it than pause_time(); ``paused_ns`` are the begins and ends of these
     intervals, those with most of it first. ``longest_s`` is the longest idle interval.
     ``waited_s`` is idle time until work was submitted behind a wait of the host, as long as that had waited for a busy
     GPU: without the wait it would have submitted sooner.
@@ -261,7 +259,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         return gaps_of(trace.work[~work], device, begin_ns, end_ns)
 
     alone = without(communication != NONE)
-    own = trace.work["device"] == device
+    own, paused = trace.work["device"] == device, between_ns > pause_time(trace) * 1e9
     return Idle(
         device=device,
         span_s=(end_ns - begin_ns) * 1e-9,
@@ -272,11 +270,11 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         gaps=len(gaps.begin_ns),
         copies_s=(_length(without(copies)) - idle_ns) * 1e-9,
         first_use_s=(first_use_ns + compiling_ns) * 1e-9,
-        pauses_s=float(between_ns[between_ns > PAUSE_S * 1e9].sum()) * 1e-9,
+        pauses_s=float(between_ns[paused].sum()) * 1e-9,
         paused_ns=tuple(
             (int(gaps.begin_ns[at]), int(gaps.end_ns[at]))
-            for at in np.argsort(-between_ns, kind="stable")
-            if between_ns[at] > PAUSE_S * 1e9
+            for at in np.argsort(gaps.begin_ns - gaps.end_ns, kind="stable")
+            if paused[at]
         ),
         waited_s=waited_ns * 1e-9,
         longest_s=float((gaps.end_ns - gaps.begin_ns).max(initial=0)) * 1e-9,

@@ -28,7 +28,7 @@ from microbench.diagnosis.host_time import (
 from microbench.diagnosis.idle import LONGEST_WAY_NS
 from microbench.diagnosis.kernel_names import family
 from microbench.diagnosis.owners import NAMELESS, awaits, handed_on, owner_of
-from microbench.diagnosis.steps import PAUSE_S, Steps, Tokens
+from microbench.diagnosis.steps import PAUSE_S, SHORT_PAUSE_S, Steps, Tokens, pause_time
 from microbench.diagnosis.turns import loops_of
 from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Table, Trace, name_of
@@ -44,8 +44,6 @@ KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many
 # If pauses shrink by so many seconds for each second that the rest of the step grows, they wait for something that
 # comes at its own pace. The fewest steps that show this, and the most (the last ones of the trace) that are examined.
 PACED, FEWEST_PACED, MOST_PACED = 0.5, 6, 500
-# No graph removes a time in which the host waits for something else than the GPU, however short: a sleep, a queue.
-SHORT_PAUSE_S = 5e-5
 # A pause that is so many times the longest other time between two calls is the program's own. A shorter one may as well
 # be the framework's, of which a graph has none: on a slow host its time between two launches may pass 1 ms.
 STANDS_OUT = 2.0
@@ -418,7 +416,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     paced_s = None if works else _paced(np.diff(pausing_s), np.diff(table["begin_ns"][begins]) * 1e-9)
     awaited_s = sum((owned_s for owner, owned_s in owned.items() if awaits(owner)), np.zeros(len(before_s)))
     profiler_s = _profiled_ns(trace, table["begin_ns"] - before, table["begin_ns"])[behind].mean(axis=0) * 1e-9
-    paused = (before_s - profiler_s > PAUSE_S) | ((before_s > SHORT_PAUSE_S) & (awaited_s > before_s / 2))
+    paused = (before_s - profiler_s > pause_time(trace)) | ((before_s > SHORT_PAUSE_S) & (awaited_s > before_s / 2))
     calls = []
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)

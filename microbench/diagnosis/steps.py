@@ -51,6 +51,8 @@ FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 # A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
 # long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
 PAUSE_S = 1e-3
+# For a wait for something else than the GPU, such as a sleep, and where neither Python runs nor annotations name code.
+SHORT_PAUSE_S = 5e-5
 
 
 Source = Literal["annotations", "loop", "repetition", "region"]
@@ -133,6 +135,18 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     if part is not None and 2 * part.step_s < steps.step_s:
         others.append(("a part that repeats", part.step_s))
     return msgspec.structs.replace(steps, loops=(*steps.loops, *others))
+
+
+def runs_python(trace: Trace) -> bool:
+    """Whether the trace shows that Python runs in the program."""
+    known = trace.format in ("PyTorch profiler", "XLA profiler") or "Python" in trace.versions
+    return known or any("python" in thread.name or thread.name.startswith("pt_") for thread in trace.threads)
+
+
+def pause_time(trace: Trace) -> float:
+    """The least time in s between two calls that is the program's own work: annotations may be a framework's."""
+    marked = (trace.ranges["kind"] == RANGE_KINDS.index("annotation")).any()
+    return PAUSE_S if marked or runs_python(trace) else SHORT_PAUSE_S
 
 
 def found_elsewhere(steps: Steps, parts: Iterable[Trace]) -> Steps:

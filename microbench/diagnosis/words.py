@@ -52,7 +52,7 @@ from microbench.diagnosis.owners import (
     Owner,
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
-from microbench.diagnosis.steps import PAUSE_S, to_host, unnumbered
+from microbench.diagnosis.steps import PAUSE_S, pause_time, to_host, unnumbered
 from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
 from microbench.model.workload import Copies, Kernels
@@ -938,30 +938,34 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
             advice=again,
         )
     own = ~np.isin(trace.ranges["kind"], [RANGE_KINDS.index(kind) for kind in ("overhead", "driver")])
-    before = trace.ranges[own & (trace.ranges["end_ns"] <= first_ns)]
-    by_range, calls = len(before) > 0, trace.calls[trace.calls["end_ns"] <= first_ns]
-    before = before if by_range else calls
-    if not len(before):
-        return
-    begin_ns, lasts_ns = int(before["begin_ns"].min()), before["end_ns"] - before["begin_ns"]
-    named, until_ns = Counter[int](), dict[tuple[int, int], int]()
-    for name, thread, at_ns, ns in np.stack(
-        [before["name"], before["thread"], before["begin_ns"], lasts_ns], 1
-    ).tolist():
-        if at_ns >= until_ns.get((name, thread), at_ns):  # a function that calls itself has its time once
-            named[name], until_ns[name, thread] = named[name] + ns, at_ns + ns
-    (most, most_ns), *_ = named.most_common(1)
-    if most_ns > (last_ns - first_ns) * (1 if steps is not None or not by_range else WARNING):
-        yield Finding(
-            rule="diagnose.before",
-            severity="warning" if by_range else "note",
-            title=f"The GPU does nothing in the first {as_time((first_ns - begin_ns) * 1e-9)} of the trace, of which "
-            f"{plain(name_of(trace, most), LONGEST_NAME)} takes {as_time(most_ns * 1e-9)}",
-            text="",
-            threshold="a piece of host time before the GPU's first work is longer than all the time behind it, without "
-            f"steps than {round_percent(WARNING)} of that",
-            advice=again,
-        )
+    for table, by_range in ((trace.ranges[own], True), (trace.calls, False)):
+        before = table[table["end_ns"] <= first_ns]
+        most, most_ns = _longest_name(before)
+        if most_ns > (last_ns - first_ns) * (1 if steps is not None or not by_range else WARNING):
+            begin_ns = int(before["begin_ns"].min())
+            yield Finding(
+                rule="diagnose.before",
+                severity="warning" if by_range else "note",
+                title=f"The GPU does nothing in the first {as_time((first_ns - begin_ns) * 1e-9)} of the trace, "
+                f"of which {plain(name_of(trace, most), LONGEST_NAME)} takes {as_time(most_ns * 1e-9)}",
+                text="",
+                threshold="a piece of host time before the GPU's first work is longer than all the time behind it, "
+                f"without steps than {round_percent(WARNING)} of that",
+                advice=again,
+            )
+            return
+
+
+def _longest_name(table: Table) -> tuple[int, int]:
+    """Which name takes most time of one thread, and how many ns; a function that calls itself has its time once."""
+    named, until_ns = Counter[tuple[int, int]](), dict[tuple[int, int], int]()
+    columns = [table["name"], table["thread"], table["begin_ns"], table["end_ns"]]
+    for name, thread, begin_ns, end_ns in np.stack(columns, 1).tolist():
+        if begin_ns >= until_ns.get((name, thread), begin_ns):
+            named[name, thread] += end_ns - begin_ns
+            until_ns[name, thread] = end_ns
+    ((most, _), most_ns), *_ = named.most_common(1) or [((NONE, 0), 0)]
+    return most, most_ns
 
 
 def _processor(diagnosis: Diagnosis, processor: Processor | None) -> Iterator[Finding]:
@@ -1067,6 +1071,10 @@ def _brings_data(diagnosis: Diagnosis) -> bool:
     return steps is not None and bool(copies >= steps.count)
 
 
+def _least_pause(diagnosis: Diagnosis) -> str:
+    return "1 ms" if pause_time(diagnosis.trace) == PAUSE_S else "50 µs"
+
+
 def _long_pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Say how long the program pauses, where no step repeats and pauses take much of the time."""
     idle = diagnosis.idle
@@ -1081,9 +1089,10 @@ def _long_pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
             change = "If the host computes there, do it on the GPU, in several threads, or beside the GPU's work"
         elif single:
             change = "Record for longer, until steps repeat: first calls load code and choose kernels"
+        least = _least_pause(diagnosis)
         count, longest = _longest_pauses(diagnosis, idle)
         all_s = sum(end_ns - begin_ns for begin_ns, end_ns in idle.paused_ns) * 1e-9
-        title = f"{counted(count, 'pause')} of more than 1 ms take {as_time(all_s)}, "
+        title = f"{counted(count, 'pause')} of more than {least} take {as_time(all_s)}, "
         title += f"{percent(all_s / idle.span_s)} of the time, the longest {longest}"
         if single:
             title = f"A single pause of {as_time(idle.longest_s)}{_around(diagnosis, idle)} is most of the idle time, "
@@ -1093,7 +1102,7 @@ def _long_pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
             severity="advice",
             title=title,
             text="",
-            threshold="no step repeats, and one idle interval is half of the idle time, or all with more than 1 ms "
+            threshold=f"no step repeats, and one idle interval is half of the idle time, or all with more than {least} "
             f"between calls are more than {round_percent(WARNING)} of the time",
             advice=change,
         )
@@ -1104,6 +1113,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     step, pauses_s, recorded = diagnosis.step, _own_s(diagnosis), diagnosis.recorded
     if step is None or recorded is None or pauses_s <= NAMED * step.watched_s or diagnosis.bound == "GPU-bound":
         return
+    least = _least_pause(diagnosis)
     submits = 2 * sum(s for name, s in _pauses_of(diagnosis, recorded).items() if name in FRAMEWORK) > recorded.pauses_s
     most = _pausing(diagnosis, recorded)
     speedup = next((one.speedup for one in diagnosis.remedies if one.name == "pauses"), 1.0)
@@ -1144,8 +1154,8 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         rule="diagnose.pauses",
         severity="note" if submits and diagnosis.bound != "host-bound" else "advice",
         title=title + gain,
-        text="The host calls nothing of CUDA for more than 1 ms. " + ("" if submits else "No graph shortens that."),
-        threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step, "
+        text=f"The host calls nothing of CUDA for more than {least}. " + ("" if submits else "No graph shortens that."),
+        threshold=f"pauses of more than {least} between two calls of one thread, {round_percent(NAMED)} of the step, "
         "while the GPU idles",
         advice=change,
     )

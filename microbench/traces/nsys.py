@@ -64,13 +64,16 @@ KERNELS, COPIES, MEMSETS, GRAPHS = CUPTI + "KERNEL", CUPTI + "MEMCPY", CUPTI + "
 API, WAITS, EVENTS = CUPTI + "RUNTIME", CUPTI + "SYNCHRONIZATION", CUPTI + "CUDA_EVENT"
 OVERHEADS = ("PROFILER_OVERHEAD", CUPTI + "OVERHEAD")
 LIBRARIES = ("CUDNN_EVENTS", "CUBLAS_EVENTS")
+MPI = ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
+SYSTEM_CALLS, LEAST_NS = "OSRT_API", 10_000  # shorter ones are left out
 NVTX, STRINGS, THREADS, GPUS = "NVTX_EVENTS", "StringIds", "ThreadNames", "TARGET_INFO_GPU"
 EPOCH, DIAGNOSTICS = "TARGET_INFO_SESSION_START_TIME", "DIAGNOSTIC_EVENT"
 EXPORTER, SYSTEM = "META_DATA_EXPORT", "TARGET_INFO_SYSTEM_ENV"
 MEMORY_KINDS, COPY_KINDS, SYNC_TYPES = "ENUM_CUDA_MEM_KIND", "ENUM_CUDA_MEMCPY_OPER", "ENUM_CUPTI_SYNC_TYPE"
-TIMED = (KERNELS, COPIES, MEMSETS, GRAPHS, API, WAITS, *OVERHEADS, *LIBRARIES, NVTX)
+TIMED = (KERNELS, COPIES, MEMSETS, GRAPHS, API, WAITS, *OVERHEADS, *LIBRARIES, *MPI, NVTX)
 READ = {
-    *TIMED, EVENTS, STRINGS, THREADS, GPUS, EPOCH, DIAGNOSTICS, EXPORTER, SYSTEM, MEMORY_KINDS, COPY_KINDS, SYNC_TYPES,
+    *TIMED, SYSTEM_CALLS, EVENTS, STRINGS, THREADS, GPUS, EPOCH, DIAGNOSTICS, EXPORTER, SYSTEM, MEMORY_KINDS,
+    COPY_KINDS, SYNC_TYPES,
 }  # fmt: skip
 FUNCTIONS = {"ifnull", "typeof", "substr", "instr", "min", "max"}
 VERSIONS = {
@@ -83,7 +86,7 @@ MISSING = -(1 << 63)  # replaces NULL, and text where a number belongs
 CHUNK_ROWS = 1 << 16
 SMALLEST_ROW_BYTES = 8  # the least that a row takes in an SQLite file: pointer, size, number, header and columns
 MOST_BYTES = 800 << 20  # of tables in memory; only the middle of a longer recording is read
-ROW_BYTES = {API: 60, NVTX: 50} | dict.fromkeys(OVERHEADS + LIBRARIES, 50)  # in memory, with what sorting needs
+ROW_BYTES = {API: 60, NVTX: 50} | dict.fromkeys(OVERHEADS + LIBRARIES + MPI, 50)  # in memory, with what sorting needs
 WORK_ROW_BYTES = 120
 LONGEST_VALUE_BYTES = 16 << 20
 NO_STREAM = NO_EVENT = 0xFFFFFFFF
@@ -114,6 +117,7 @@ SYNC_OF_LABEL: dict[str, SyncKind] = {
 RANGE_EVENTS = (59, 60, 70, 71)  # NvtxPushPopRange, NvtxStartEndRange, and both of an imported text file
 # Types of overhead that are CUDA's own work within a call: compiling, loading modules and functions, a full queue.
 DRIVER_OVERHEADS = (2, 6, 7, 8)
+OPERATOR = RANGE_KINDS.index("operator")
 API_VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")  # cudaLaunchKernel_v7000, cuMemAlloc_v2
 LOST = re.compile(
     r"not all (\w+) .*collected|(\w+) \w+ (?:were|was|have been|has been) (?:lost|dropped)", re.IGNORECASE
@@ -348,7 +352,7 @@ class _Reader:
         calls, finder = self.calls()
         work = self.work(finder)
         syncs = self.syncs(finder)
-        ranges = self.ranges()
+        ranges = self.ranges(calls)
         # Names of the threads that are in use already.
         used = {(thread.process, thread.number) for thread in self.threads.all()}
         for number, name in self.export.rows(THREADS, ("globalTid", "nameId")):
@@ -501,24 +505,36 @@ class _Reader:
         syncs["call"] = finder.calls(keys, syncs["begin_ns"])
         return syncs
 
-    def ranges(self) -> Table:
+    def ranges(self, calls: Table) -> Table:
         def named(piece: Numbers) -> Table:
             return _table(RANGES, piece, thread=self.thread_places(piece[:, 2]), name=piece[:, 4], kind=piece[:, 5])
+
+        def waiting(piece: Numbers) -> Table:
+            """Calls of the operating system by threads that call CUDA, outside of these calls."""
+            threads = self.thread_places(piece[:, 2])
+            outside = np.isin(threads, calls["thread"])
+            for thread in np.unique(threads[outside]):
+                own, of = calls[calls["thread"] == thread], threads == thread
+                ended = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(own["end_ns"]))
+                outside[of] &= piece[of, 0] >= ended[np.searchsorted(own["begin_ns"], piece[of, 0], "right")]
+            names = self.string_places(piece[outside, 3])
+            return _table(RANGES, piece[outside], thread=threads[outside], name=names, kind=OPERATOR)
 
         types = "eventType" in self.export.tables.get(NVTX, frozenset())
         condition = f"[eventType] IN {RANGE_EVENTS}" if types else ""
         parts = self.converted(NVTX, ("globalTid", "textId"), named, condition, self.texts)
-        for table in (*OVERHEADS, *LIBRARIES):
+        for table in (*OVERHEADS, *LIBRARIES, *MPI):
 
             def convert(piece: Numbers, table: str = table) -> Table:
-                kind: object = RANGE_KINDS.index("operator")
+                kind: object = OPERATOR
                 if table in OVERHEADS:
                     of_driver = np.isin(piece[:, 4], DRIVER_OVERHEADS)
                     kind = np.where(of_driver, RANGE_KINDS.index("driver"), RANGE_KINDS.index("overhead"))
                 threads, names = self.thread_places(piece[:, 2]), self.string_places(piece[:, 3], API_VERSION)
                 return _table(RANGES, piece, thread=threads, name=names, kind=kind)
 
-            parts += self.converted(table, ("globalTid", "nameId", "overheadType"), convert)
+            parts += self.converted(table, ("globalTid", "nameId|textId", "overheadType"), convert)
+        parts += self.converted(SYSTEM_CALLS, ("globalTid", "nameId"), waiting, f"[end] - [start] >= {LEAST_NS}")
         return joined(RANGES, parts or [empty(RANGES)])[0]
 
     def texts(self, table: str, wanted: Sequence[str], where: str, strict: bool) -> Iterator[Numbers]:
