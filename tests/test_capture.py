@@ -975,20 +975,30 @@ def test_a_dictionary_of_a_library_is_copied_as_it_is_made() -> None:
     assert step.counts["replays"] == 5
 
 
+left: Any = None
+
+
 def test_a_tensor_that_a_call_leaves_in_an_attribute_is_not_overwritten_by_the_next() -> None:
     from microbench import graphed
 
-    trainer, kept = Space(loss=None), []
+    global left
+    trainer, kept = Space(loss=None, log=None), []
 
     def step(a: Any) -> None:
-        trainer.loss = (a * 2).sum()
+        global left
+        left = (a * 2).sum()
+        trainer.loss = left_of = (a * 2).sum()
+        trainer.log = {"loss": left_of, "all": [a * 3]}
 
     made = graphed(step)
     for number in range(8):
         made(torch.full((2,), float(number)))
-        kept.append(trainer.loss)
-    assert [one.item() for one in kept] == [4.0 * number for number in range(8)]
-    assert made.counts["replays"] == 5
+        kept.append((trainer.loss, left, trainer.log["loss"], trainer.log["all"][0]))
+        trainer.log = None
+    assert [[one.max().item() for one in each] for each in kept] == [
+        [4.0 * number, 4.0 * number, 4.0 * number, 3.0 * number] for number in range(8)
+    ]
+    assert made.counts["replays"] == 4  # the first call has left something
 
 
 class Trainer:

@@ -20,6 +20,7 @@ import numbers
 import operator
 import os
 import random
+import re
 import sys
 import sysconfig
 import types
@@ -56,6 +57,7 @@ NONE: frozenset[str] = frozenset()
 GRADIENT = operator.attrgetter("grad")
 PLAIN, SEQUENCES = (torch.Tensor, torch.nn.Parameter), (tuple, list)
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
+OF_ALL = [one for name, one in vars(torch.nn.modules.module).items() if re.fullmatch("_global_(forward|backward).*_hooks", name)]
 FORWARD = ("forward", "backward", "setup_context")
 # What reads attributes that no code names.
 BY_NAME = {"getattr", "hasattr", "asdict", "astuple", "fields", "replace", "repr", "str", "__match_args__"}
@@ -252,9 +254,9 @@ class Graphed:
         reads.kept += [one for one in maybe if now(*one[:2]) is one[2] and (id(one[0]), one[1]) not in reads.states]
         graph.guard(kind, reads, tensors, grads)
         graph.behind = [
-            (holder, key, one.detach())
+            (holder, key, mapped(one, detached=True))
             for holder, key, was, *_ in (*behind, *anew)
-            if isinstance(one := now(holder, key), torch.Tensor) and one is not was
+            if (one := now(holder, key)) is not was and _storages(one)
         ]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
@@ -303,7 +305,7 @@ class Graph:
     ) -> None:
         self._copies = copies
         self._learning, self._grads = list[Any](), list[Any]()  # leaves whose gradients it makes anew, and these
-        self.behind: list[tuple[Any, Any, torch.Tensor]] = []  # what a call leaves in attributes
+        self.behind: list[tuple[Any, Any, Any]] = []  # what a call leaves in attributes
         fixed = [one if stays or not one.is_cuda else None for one, stays in zip(tensors, same, strict=True)]
         inputs = [
             _own_copy(one).requires_grad_(one.requires_grad) if stays is None else one
@@ -452,7 +454,7 @@ class Graph:
             for one, grad in self._made:
                 one.grad = grad
         for holder, key, one in self.behind:
-            bind(holder, key, one.clone() if self._copies else one)
+            bind(holder, key, mapped(one) if self._copies else one)
         return mapped(self._result) if self._copies else self._result
 
 
@@ -497,6 +499,7 @@ class Reads:
             self._optimizers: dict[int, tuple[str, torch.optim.Optimizer]] = {}
             self._within: set[int] = set()  # layers of layers
             self._waiting = deque([("", function, NONE), *((name, one, NONE) for name, one in _leaves(arguments))])
+            self._waiting.extend(("a hook of all layers", hook, NONE) for hooks in OF_ALL for hook in hooks.values())
             while self._waiting and len(self._seen) < MOST_OBJECTS:
                 name, one, more = self._waiting.popleft()
                 if isinstance(one, torch.Tensor):
@@ -639,6 +642,8 @@ class Reads:
         read, written, known = _named(one.__code__)
         self._names |= read | ({"__dict__"} if "vars" in known else NONE) | (known & BY_NAME)
         self._written |= written
+        for name in _stored(one.__code__) - known:
+            self.behind[id(one.__globals__), name] = one.__globals__, name
         for name in known:
             package = f"{one.__globals__.get('__package__')}."
             parents = [package[: place + 1] for place, each in enumerate(package) if each == "."]
@@ -1121,6 +1126,14 @@ def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
             for names, more in zip((read, written, known), _named(each), strict=True):
                 names |= more
     return frozenset(read), frozenset(written | (read & CHANGING)), frozenset(known)
+
+
+@functools.cache
+def _stored(code: types.CodeType) -> frozenset[str]:
+    """The globals that code, and code within it, binds."""
+    within = (_stored(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    own = {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
+    return frozenset(own.union(*within))
 
 
 @functools.cache

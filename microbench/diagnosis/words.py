@@ -938,26 +938,27 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
             advice=again,
         )
     own = ~np.isin(trace.ranges["kind"], [RANGE_KINDS.index(kind) for kind in ("overhead", "driver")])
-    for table, by_range in ((trace.ranges[own], True), (trace.calls, False)):
-        before = table[table["end_ns"] <= first_ns]
-        most, most_ns = _longest_name(before)
-        if most_ns > (last_ns - first_ns) * (1 if steps is not None or not by_range else WARNING):
-            begin_ns = int(before["begin_ns"].min())
-            yield Finding(
-                rule="diagnose.before",
-                severity="warning" if by_range else "note",
-                title=f"The GPU does nothing in the first {as_time((first_ns - begin_ns) * 1e-9)} of the trace, "
-                f"of which {plain(name_of(trace, most), LONGEST_NAME)} takes {as_time(most_ns * 1e-9)}",
-                text="",
-                threshold="a piece of host time before the GPU's first work is longer than all the time behind it, "
-                f"without steps than {round_percent(WARNING)} of that",
-                advice=again,
-            )
-            return
+    tables = (table[table["end_ns"] <= first_ns] for table in (trace.ranges[own], trace.calls))
+    (most, most_ns, begin_ns), (call, call_ns, called_ns) = map(_longest_name, tables)
+    begin_ns = min(begin_ns, called_ns)
+    if by_call := call_ns > most_ns:
+        most, most_ns = call, call_ns
+    if most_ns > (last_ns - first_ns) * (1 if steps is not None or by_call else WARNING):
+        yield Finding(
+            rule="diagnose.before",
+            severity="note" if by_call else "warning",
+            title=f"The GPU does nothing in the first {as_time((first_ns - begin_ns) * 1e-9)} of the trace, of which "
+            f"{plain(name_of(trace, most), LONGEST_NAME)} takes {as_time(most_ns * 1e-9)}",
+            text="",
+            threshold="a piece of host time before the GPU's first work is longer than all the time behind it, without "
+            f"steps than {round_percent(WARNING)} of that",
+            advice=again,
+        )
 
 
-def _longest_name(table: Table) -> tuple[int, int]:
-    """Which name takes most time of one thread, and how many ns; a function that calls itself has its time once."""
+def _longest_name(table: Table) -> tuple[int, int, int]:
+    """Which name takes most time of one thread, how many ns, and when the first of all begins. A function that calls
+    itself has its time once."""
     named, until_ns = Counter[tuple[int, int]](), dict[tuple[int, int], int]()
     columns = [table["name"], table["thread"], table["begin_ns"], table["end_ns"]]
     for name, thread, begin_ns, end_ns in np.stack(columns, 1).tolist():
@@ -965,7 +966,7 @@ def _longest_name(table: Table) -> tuple[int, int]:
             named[name, thread] += end_ns - begin_ns
             until_ns[name, thread] = end_ns
     ((most, _), most_ns), *_ = named.most_common(1) or [((NONE, 0), 0)]
-    return most, most_ns
+    return most, most_ns, int(table["begin_ns"].min(initial=np.iinfo(np.int64).max))
 
 
 def _processor(diagnosis: Diagnosis, processor: Processor | None) -> Iterator[Finding]:
