@@ -133,12 +133,27 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of recorded runs that holds whatever a test writes."""
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Where programs that are recorded find a GPU package, which takes seconds to make."""
     from watched import Place
 
     return Place(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture(scope="module")
+def other(place: Any) -> Any:
+    """A program of C in that place."""
+    from watched import NotPython
+
+    return NotPython(place)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """nvmath-python's bindings without a GPU: cuBLASLt's products of matrices in host memory, as its descriptors say."""
 
-import ctypes
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from host_case import at
 
 from microbench.experiments.compute import cublaslt
 
@@ -15,11 +15,6 @@ NUMPY_TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.i
 RESULT = np.dtype([("algo", "<u8", (8,)), ("workspace_size", "<u8"), ("state", "<i4"), ("waves", "<f4")])
 # ID and SPLITK_NUM of the candidates that are given: the last two differ in what is not in their names.
 ALGORITHMS = ((66, 1), (21, 4), (21, 4))
-
-
-def at(address: int, count: int, dtype: Any) -> Any:
-    size_bytes = count * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * size_bytes).from_address(address), dtype=dtype)
 
 
 class Names:

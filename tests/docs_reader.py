@@ -1,7 +1,5 @@
 """Makes what the commands of the docs need: programs, traces, runs, and stand-ins for packages that need a GPU."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -58,16 +56,15 @@ def step(times=3):
 def decoder() -> Recorder:
     """Steps of PyTorch's operators with code of the program around them, and a copy that the host waits for."""
     made = Recorder()
-    for step in range(12):
-        with made.range(f"step#{step}", "annotation"):
-            for kernel in range(45):
-                made.runs(15_000)
-                for operator in ("aten::bmm", "aten::addmm", "aten::add"):
-                    with made.range(operator):
-                        made.runs(22_000)
-                        made.submit(made.call("cuLaunchKernelEx", 5000), f"kernel_{kernel}", 2000)
-            made.submit(made.call("cudaMemcpyAsync", 4000), "Memcpy DtoH", 1000, kind="copy", size=8)
-            made.wait()
+    for _ in made.steps(12):
+        for kernel in range(45):
+            made.runs(15_000)
+            for operator in ("aten::bmm", "aten::addmm", "aten::add"):
+                with made.range(operator):
+                    made.runs(22_000)
+                    made.submit(made.call("cuLaunchKernelEx", 5000), f"kernel_{kernel}", 2000)
+        made.submit(made.call("cudaMemcpyAsync", 4000), "Memcpy DtoH", 1000, kind="copy", size=8)
+        made.wait()
     return made
 
 

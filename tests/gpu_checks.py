@@ -1,12 +1,23 @@
 """Checks on a real GPU: the check of some work fails before its calls and passes after them."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import pytest
 
-from microbench.core.errors import MeasurementError
+from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.protocol.gpu import Gpu, Submit
+
+
+@contextmanager
+def may_skip() -> Iterator[None]:
+    """What this machine lacks for the work of the block skips the test."""
+    try:
+        yield
+    except Skip as skip:
+        pytest.skip(str(skip))
 
 
 class Checked(Protocol):

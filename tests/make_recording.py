@@ -1,7 +1,5 @@
 """Writes recordings of `microbench watch` by hand, cell by cell."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Records a made-up program into a Trace: calls take the times that are asked for, and the GPU works in order."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,6 +123,12 @@ class Recorder:
         kinds = [*RANGE_KINDS].index(kind)  # type: ignore[arg-type]
         self.ranges.append((begin, self.now_ns, self.name(name), self.thread, kinds))
 
+    def steps(self, count: int) -> Iterator[int]:
+        """So many steps, each within an annotation of the program."""
+        for step in range(count):
+            with self.range(f"step#{step}", "annotation"):
+                yield step
+
     def trace(self, **changes: object) -> Trace:
         def table(rows: list[tuple[int, ...]], dtype: np.dtype[np.void]) -> np.ndarray:
             made = np.array(rows, dtype=dtype) if rows else empty(dtype)
@@ -165,19 +169,18 @@ def in_turns(between_ns: int, duration_ns: int, through: int | None = None) -> R
     """
     made = Recorder()
     event = None
-    for step in range(12):
-        with made.range(f"step#{step}", "annotation"):
-            for turn in range(4):
-                stream = (7, 20)[turn % 2]
-                if event is not None:
-                    made.wait_event(event, stream)
-                for kernel in range(4):
-                    made.runs(between_ns)
-                    made.launch(f"kernel_{turn}_{kernel}", duration_ns, stream=stream)
-                event = made.record_event(stream)
-                if through is not None:
-                    made.wait_event(event, through)
-                    event = made.record_event(through)
+    for _ in made.steps(12):
+        for turn in range(4):
+            stream = (7, 20)[turn % 2]
+            if event is not None:
+                made.wait_event(event, stream)
+            for kernel in range(4):
+                made.runs(between_ns)
+                made.launch(f"kernel_{turn}_{kernel}", duration_ns, stream=stream)
+            event = made.record_event(stream)
+            if through is not None:
+                made.wait_event(event, through)
+                event = made.record_event(through)
     return made
 
 

@@ -1,8 +1,6 @@
 """CUDA graphs of PyTorch, played on the CPU: a capture records every operation and runs none; a replay runs them all
 on the same memory. What the host decides is thus frozen, as it is in a graph."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """Tests of what a diagnosis advises a program of each library."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Libraries that build kernels in most steps are told from those that load each kernel once."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import pytest

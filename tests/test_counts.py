@@ -1,7 +1,5 @@
 """Counts of a step: kernel names by family, figures, baselines, and what changed between two recordings."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -353,14 +351,13 @@ def test_launches_that_samples_give_to_a_neighbour_are_not_named() -> None:
 def test_helpers_of_libraries_are_not_counted_and_other_gpus_agree() -> None:
     def product(names: list[str], gpu: str) -> Trace:
         made = Recorder()
-        for step in range(9):
-            with made.range(f"step#{step}", "annotation"):
-                for name in ("mine", *names):
-                    made.runs(9000)
-                    if name == "memset":
-                        made.submit(made.call("cudaMemsetAsync", 3000), "Memset", 900, kind="memset", size=64)
-                    else:
-                        made.launch(name, 3000)
+        for _ in made.steps(9):
+            for name in ("mine", *names):
+                made.runs(9000)
+                if name == "memset":
+                    made.submit(made.call("cudaMemsetAsync", 3000), "Memset", 900, kind="memset", size=64)
+                else:
+                    made.launch(name, 3000)
         return made.trace(gpus={0: gpu})
 
     here = counts_of(
@@ -378,13 +375,12 @@ def test_helpers_of_libraries_are_not_counted_and_other_gpus_agree() -> None:
 @pytest.mark.parametrize(("operator", "memsets"), [("aten::zero_", 1), ("aten::mm", 0)])
 def test_a_memset_of_another_operator_is_the_program_s_own(operator: str, memsets: int) -> None:
     made = Recorder()
-    for step in range(9):
-        with made.range(f"step#{step}", "annotation"):
-            made.runs(9000)
-            with made.range(operator):
-                made.submit(made.call("cudaMemsetAsync", 3000), "Memset", 900, kind="memset", size=64)
-            with made.range("aten::mm"):
-                made.launch("nvjet_sm90_tst_64x8_TNT", 3000)
+    for _ in made.steps(9):
+        made.runs(9000)
+        with made.range(operator):
+            made.submit(made.call("cudaMemsetAsync", 3000), "Memset", 900, kind="memset", size=64)
+        with made.range("aten::mm"):
+            made.launch("nvjet_sm90_tst_64x8_TNT", 3000)
     counts = counts_of(made.trace(gpus={0: "H"}))
     assert counts.figures.get("memsets", 0) == memsets
     assert counts.seen["H"].extra == ({} if memsets else {"memsets for a kernel": 1})
@@ -447,12 +443,11 @@ def test_a_graph_that_each_step_makes_is_named(graphs: int, launches: int, words
                                                             (2_000_000, 2_500_000, False)])  # fmt: skip
 def test_graph_launches_of_milliseconds_are_named(call_ns: int, kernel_ns: int, slow: bool) -> None:
     made = Recorder()
-    for step in range(9):
-        with made.range(f"step#{step}", "annotation"):
-            made.runs(9000)
-            made.submit(made.call("cudaGraphLaunch", call_ns), "kernel", kernel_ns, node=1)
-            if kernel_ns < call_ns:
-                made.wait()
+    for _ in made.steps(9):
+        made.runs(9000)
+        made.submit(made.call("cudaGraphLaunch", call_ns), "kernel", kernel_ns, node=1)
+        if kernel_ns < call_ns:
+            made.wait()
     title = found_in(made).get("diagnose.slow_replay")
     assert (title == "A launch of a graph takes 2.00 ms of the host, while the GPU has nothing to do") is slow
 
@@ -460,13 +455,12 @@ def test_graph_launches_of_milliseconds_are_named(call_ns: int, kernel_ns: int, 
 @pytest.mark.parametrize(("held", "left", "named"), [(60, 40, True), (60, 19, False), (2, 98, True), (98, 2, False)])
 def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, named: bool) -> None:
     made = Recorder()
-    for step in range(9):
-        with made.range(f"step#{step}", "annotation"):
-            replay = made.call("cudaGraphLaunch", 9000)
-            for node in range(held):
-                made.submit(replay, f"node_{node}", 3000, node=node + 1)
-            made.launches(left)
-            made.wait()
+    for _ in made.steps(9):
+        replay = made.call("cudaGraphLaunch", 9000)
+        for node in range(held):
+            made.submit(replay, f"node_{node}", 3000, node=node + 1)
+        made.launches(left)
+        made.wait()
     title = found_in(made).get("diagnose.graph_part")
     assert (title == f"Graphs hold {held:.1f} % of the kernels; {left} are launched one by one") is named
     found = diagnosed(made)
@@ -477,14 +471,13 @@ def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, name
 
 def test_what_a_graph_cannot_hold_between_kernels_keeps_from_capturing_them_too() -> None:
     made = Recorder()
-    for step in range(9):
-        with made.range(f"step#{step}", "annotation"):
-            replay = made.call("cudaGraphLaunch", 9000)
-            for node in range(20):
-                made.submit(replay, f"node_{node}", 3000, node=node + 1)
-            for _ in range(2):
-                made.launches(20)
-                made.wait()
+    for _ in made.steps(9):
+        replay = made.call("cudaGraphLaunch", 9000)
+        for node in range(20):
+            made.submit(replay, f"node_{node}", 3000, node=node + 1)
+        for _ in range(2):
+            made.launches(20)
+            made.wait()
     found = diagnosed(made)
     assert found.bound in ("launch-bound", "wait-bound")
     assert "diagnose.graph_part" in found_in(made)
@@ -498,14 +491,13 @@ def test_what_a_graph_cannot_hold_between_kernels_keeps_from_capturing_them_too(
 ])  # fmt: skip
 def test_an_optimizer_with_kernels_for_each_parameter_is_named(kernels: int, name: str, named: bool) -> None:
     made = Recorder()
-    for step in range(9):
-        with made.range(f"step#{step}", "annotation"):
-            made.launches(50)
-            with made.range("Optimizer.step#AdamW.step"):
-                for _ in range(kernels):
-                    made.runs(9000)
-                    made.launch(name, 3000)
-            made.wait()
+    for _ in made.steps(9):
+        made.launches(50)
+        with made.range("Optimizer.step#AdamW.step"):
+            for _ in range(kernels):
+                made.runs(9000)
+                made.launch(name, 3000)
+        made.wait()
     title = found_in(made).get("diagnose.optimizer")
     words = "The optimizer AdamW launches 60 kernels each time, for each parameter anew: 54.5 % of the launches"
     assert (title == words) is named

@@ -1,7 +1,5 @@
 """The check of pull requests: the script of the GitHub Action and of GitLab, in a repository with a target branch."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

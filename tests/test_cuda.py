@@ -4,9 +4,10 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from gpu_checks import may_skip
 
 from microbench.core.bench import discover
-from microbench.core.errors import MeasurementError, Skip
+from microbench.core.errors import MeasurementError
 from microbench.core.model import Case, Environment, Fact, Measurement
 from microbench.core.ops import (
     HIGH_PRIORITY_STREAM,
@@ -50,10 +51,8 @@ OPS: tuple[Op, ...] = (
 
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_every_op_submits_stamps_and_waits(gpu: Gpu, op: Op) -> None:
-    try:
+    with may_skip():
         submit = gpu.bind(op)
-    except Skip as skip:
-        pytest.skip(str(skip))
     submit(10)
     assert submit.burst_ns(10) > 0
     stamps = np.zeros(11, dtype=np.int64)
@@ -75,10 +74,8 @@ def test_recorded_kernels_of_a_stream_run_in_order(gpu: Gpu, launch: Launch, gra
 
 
 def test_programmatic_dependent_kernels_keep_their_order(gpu: Gpu) -> None:
-    try:
+    with may_skip():
         recorded = gpu.record(Launch(kind="pdl"), 50, graph=False, gated=True)
-    except Skip as skip:
-        pytest.skip(str(skip))
     assert (np.diff(recorded.end_ns) >= 0).all()
 
 
@@ -139,10 +136,8 @@ MEASURED_US: dict[SignalWay, dict[str, tuple[float, float]]] = {
 @pytest.mark.parametrize("way", get_args(SignalWay))
 def test_signals_cost_what_they_cost_before(gpu: Gpu, way: SignalWay) -> None:
     """Within a factor of two; the gap in a stream has a peer in gated kernels."""
-    try:
+    with may_skip():
         signals = stream_signals(gpu, way, 50)
-    except Skip as skip:
-        pytest.skip(str(skip))
     assert len(signals.stamps) > 25, "the host was late, or the kernels were short"
     _, ended, begun, seen, answered = signals.stamps.T
     found_ns = {"between": begun - ended, "to_host": seen - ended, "from_host": begun - answered}

@@ -5,7 +5,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from cuda.bindings import driver
-from gpu_checks import proven
+from gpu_checks import may_skip, proven
 
 from microbench.analysis.rates import alu_rate, rate_of
 from microbench.core.errors import MeasurementError, Skip
@@ -41,10 +41,8 @@ def made(
 
 
 def first_way(product: Problem, library: Library = "cublaslt") -> Gemm:
-    try:
+    with may_skip():
         return product.gemm(library, product.ways(library)[0])
-    except Skip as skip:
-        pytest.skip(str(skip))
 
 
 def check_after(gpu: Gpu, gemm: Gemm, submit: Submit, calls: int = 1) -> str:

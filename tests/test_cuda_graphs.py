@@ -4,6 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from gpu_checks import may_skip
 from worker_run import outcomes, run
 
 from microbench.core.errors import MeasurementError, Skip
@@ -50,12 +51,10 @@ def test_a_librarys_graph_takes_longer_to_make_than_the_drivers(gpu: Gpu, name: 
     garbage, for tens of ms.
     """
     call, nodes = LayerCall(name, duration_ns=0), 100
-    try:
+    with may_skip():
         gpu.bind(call)
         graph_layer_lives(gpu, call, nodes, 3)
         stamps = graph_layer_lives(gpu, call, nodes, 20)
-    except Skip as reason:
-        pytest.skip(str(reason))
     graph_lives(gpu, nodes, 3, "capture")
     driver = graph_lives(gpu, nodes, 20, "capture")
     apart = np.diff(np.delete(stamps, Life.MADE, axis=1), axis=1)
@@ -80,10 +79,8 @@ def test_jaxs_step_runs_its_kernels_with_command_buffers_and_without(gpu: Gpu, o
     """Measured on an H100 with a busy host: a step of 100 kernels takes 550 us in a stream; as a graph 351 us where the
     result is new memory, so that XLA updates the graph, and 230 us where it takes the memory of a donated argument.
     """
-    try:
+    with may_skip():
         step, recorder = jitted_step(gpu, 100, output), process_recorder(gpu, "cupti")
-    except Skip as reason:
-        pytest.skip(str(reason))
     assert step.check()
     out_ns = np.zeros(50, dtype=np.int64)
     took_ns = {}

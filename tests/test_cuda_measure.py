@@ -1,7 +1,5 @@
 """`microbench measure` on a real GPU: launches of ten functions, graphs, lines that prevent them, kernels."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 from pathlib import Path

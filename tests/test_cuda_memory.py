@@ -12,7 +12,7 @@ from typing import cast, get_args
 import numpy as np
 import pytest
 from cuda.bindings import driver
-from gpu_checks import proven
+from gpu_checks import may_skip, proven
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.memory.access import (
@@ -118,11 +118,9 @@ def test_shared_memory_is_read(gpu: Gpu) -> None:
 # eight, and 181 to 206 cycles. Published for the H800: 180 cycles (Luo et al., arXiv 2402.13499, 2024).
 @pytest.mark.parametrize("cluster_blocks", [2, 3, 4, 8, 16])
 def test_other_blocks_of_a_cluster_are_read(gpu: Gpu, cluster_blocks: int) -> None:
-    try:
+    with may_skip():
         level = read_cluster(gpu, cluster_blocks)
         ring = cluster_chase(gpu, cluster_blocks)
-    except Skip as skip:
-        pytest.skip(str(skip))
     assert level.sms % cluster_blocks == 0
     for passes in (1, 2, cluster_blocks, 50):
         taken = level.take(passes * level.tile_bytes)

@@ -1,7 +1,5 @@
 """Programs on a real GPU that are watched: no kernel is lost, each has its call, and the end is the program's own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Programs with one slow thing between their steps, which must be named; `lab/culprits.py` runs all of them."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 

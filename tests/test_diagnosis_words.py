@@ -1,7 +1,5 @@
 """What a reader sees of a diagnosis: the same value in words and in JSON, and no word that the trace does not bear."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

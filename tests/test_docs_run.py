@@ -7,8 +7,6 @@ the options must exist, and each phrase between the figures of their output must
 of a stand-in.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os
@@ -33,7 +31,7 @@ from fake_session import run_case
 from test_counts_in_ci import ENVIRONMENT, SCRIPT
 from test_packaging import DECLARED
 from test_pytest_plugin import run as run_pytest
-from watched import NotPython, Place
+from watched import NotPython
 
 import microbench
 from microbench.cli.app import parser
@@ -87,11 +85,6 @@ SLOW = {"api.md", "docs/fleet.md", "docs/measure.md", "docs/watch.md"}
 OTHER_CODES = {"--fail-on": ExitCode.CHANGED, "--simulated": ExitCode.SOME_FAILED}
 RUN = ("console", "python", "toml", "yaml")
 COMMAND = functools.cache(lambda: typer.main.get_command(parser()))
-
-
-@pytest.fixture(scope="module")
-def other(place: Place) -> NotPython:
-    return NotPython(place)
 
 
 @pytest.fixture

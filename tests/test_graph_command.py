@@ -1,7 +1,5 @@
 """`microbench graph` without PyTorch: its screens, its change of a file, and what it refuses."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -22,12 +22,7 @@ from microbench.core.model import Run
 
 NOW = FIRST + timedelta(days=30)
 STRANGER = "20260102T030405Z-00000001"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def listed() -> list[history.Entry]:

@@ -1,7 +1,5 @@
 """`microbench ab`: its rule by simulation, and on the simulated GPU what it measures, says and refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

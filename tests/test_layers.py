@@ -40,7 +40,7 @@ ROOMS: dict[str, str] = {
 MOST_ROOMS, MOST_ARROWS = 21, 92
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
-    "core": 1526,  # async functions and generators are run
+    "core": 1524,  # async functions and generators are run
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
     "recorder": 1835,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
@@ -48,7 +48,7 @@ LINES = {
     "meter": 951,
     "experiments": 10258,  # compilers have bounded memory; green contexts; device launches and priorities in graphs
     "benchmarks": 4901,  # rates of functions; green contexts; device launches and priorities in graphs
-    "capture": 3368,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
+    "capture": 3372,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 4002,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
@@ -56,11 +56,11 @@ LINES = {
     "traces": 3610,  # bytes of collectives; calls inside others
     "diagnosis": 9013,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8188,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
-    "fleet": 3543,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
-    "library": 2354,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
-    "service": 782,  # watching for hours: budget, metrics, alerts, who may ask
-    "cli": 2666,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
+    "report": 8184,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "fleet": 3541,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
+    "library": 2352,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
+    "service": 772,  # watching for hours: budget, metrics, alerts, who may ask
+    "cli": 2664,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

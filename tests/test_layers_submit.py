@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_checks import may_skip
 from layer_stand_ins import BAD, CASES, CONTEXT, GRAPHING, OK, SPINNING, STREAM, Code, put_stand_ins
 
 from microbench.core.errors import MeasurementError, Skip
@@ -183,10 +184,8 @@ def test_a_refused_capture_leaves_the_count_open(driver: CaptureDriver, call: Ca
 @pytest.mark.filterwarnings("default")
 def test_a_call_of_each_layer_is_one_kernel(gpu: Gpu, name: str, arguments: int) -> None:
     operation = LayerCall(name, arguments)
-    try:
+    with may_skip():
         submit = gpu.bind(operation)
-    except Skip as reason:
-        pytest.skip(str(reason))
     assert submit.burst_ns(50) > 0
     gpu.synchronize()
     out_ns = np.zeros(5, dtype=np.int64)
@@ -201,10 +200,8 @@ def test_a_call_of_each_layer_is_one_kernel(gpu: Gpu, name: str, arguments: int)
 @pytest.mark.filterwarnings("default")
 def test_a_layers_kernels_keep_their_length_in_its_own_graph(gpu: Gpu, name: str, duration_ns: int) -> None:
     operation = LayerCall(name, duration_ns=duration_ns)
-    try:
+    with may_skip():
         submit, graph = gpu.bind(operation), gpu.graph([operation] * 10)
-    except Skip as reason:
-        pytest.skip(str(reason))
     assert (graph.nodes, graph.layer) == (10, name)
     out_ns = np.zeros(5, dtype=np.int64)
     for bound, calls in ((submit, 10), (gpu.bind(graph), 1)):

@@ -1,7 +1,5 @@
 """lab/libraries.py: which way each rule chooses, and what it measures on the simulated GPU."""
 
-from __future__ import annotations
-
 import csv
 import random
 import sys

@@ -1,7 +1,5 @@
 """`microbench measure` on the simulated GPU: own functions and kernels, graphs, what stops a capture, the screen."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys
@@ -86,6 +84,40 @@ def waiting(kernel, count, gpu):
     kernel(count)
     gpu.synchronize()
 """
+RUN_WHOLE = """
+import asyncio, functools, time
+ran = []
+class Odd(Exception):
+    def __str__(self): raise KeyError("odd")
+async def awaited():
+    await asyncio.sleep(0)
+    ran.append(1)
+    return "done"
+def yields():
+    yield "first"
+    ran.append(1)
+    yield "done"
+async def both():
+    yield "first"
+    ran.append(1)
+    yield "done"
+class Step:
+    async def __call__(self):
+        ran.append(1)
+        return "done"
+step, part = Step(), functools.partial(awaited)
+async def prepared(): return "done",
+def given(word):
+    ran.append(1)
+    return word
+def unrun(): return awaited()
+def lazy(): return yields()
+def odd(): raise Odd
+def clocks():
+    time.monotonic = time.perf_counter = lambda: 0.0
+    time.monotonic_ns = time.perf_counter_ns = lambda: 0
+def slow(): time.sleep(0.002)
+"""
 SAXPY = ("--arg", "f32[1<<20]", "--arg", "f32[1<<20]", "--arg", "2.0f")
 
 
@@ -94,12 +126,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "steps.py").write_text(STEPS)
     (tmp_path / "rated.py").write_text(RATED)
     (tmp_path / "kernels.cu").write_text(KERNELS)
+    (tmp_path / "whole.py").write_text(RUN_WHOLE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
     path = list(sys.path)
     yield tmp_path
     sys.path[:] = path
-    for name in ("steps", "rated"):
+    for name in ("steps", "rated", "whole"):
         sys.modules.pop(name, None)
 
 
@@ -682,79 +715,33 @@ def test_own_runs_survive_the_file() -> None:
     assert msgspec.json.decode(msgspec.json.encode(run), type=Run).outcomes[0].case == run.outcomes[0].case
 
 
-RUN_WHOLE = """
-import asyncio, functools, time
-ran = []
-class Odd(Exception):
-    def __str__(self): raise KeyError("odd")
-async def awaited():
-    await asyncio.sleep(0)
-    ran.append(1)
-    return "done"
-def yields():
-    yield "first"
-    ran.append(1)
-    yield "done"
-async def both():
-    yield "first"
-    ran.append(1)
-    yield "done"
-class Step:
-    async def __call__(self):
-        ran.append(1)
-        return "done"
-step, part = Step(), functools.partial(awaited)
-async def prepared(): return "done",
-def given(word):
-    ran.append(1)
-    return word
-def unrun(): return awaited()
-def lazy(): return yields()
-def odd(): raise Odd
-def clocks():
-    time.monotonic = time.perf_counter = lambda: 0.0
-    time.monotonic_ns = time.perf_counter_ns = lambda: 0
-def slow(): time.sleep(0.002)
-"""
-
-
 @pytest.mark.parametrize("name", ["awaited", "yields", "both", "step", "part"])
-def test_a_function_that_is_async_or_a_generator_is_run_whole(name: str, folder: Path) -> None:
-    (folder / "whole.py").write_text(RUN_WHOLE)
-    try:
-        made = bound(exact(), f"whole.py::{name}", "", {})
-        ran = sys.modules["whole"].ran
-        assert (made.call(), len(ran)) == ("done", 1)
-        own_step(exact(), lambda: made).submit(3)
-        assert len(ran) == 1 + WARM_UPS + 3
-        assert bound(exact(), "whole.py::given", "whole.py::prepared", {}).call() == "done"
-    finally:
-        del sys.modules["whole"]
+def test_a_function_that_is_async_or_a_generator_is_run_whole(name: str) -> None:
+    made = bound(exact(), f"whole.py::{name}", "", {})
+    ran = sys.modules["whole"].ran
+    assert (made.call(), len(ran)) == ("done", 1)
+    own_step(exact(), lambda: made).submit(3)
+    assert len(ran) == 1 + WARM_UPS + 3
+    assert bound(exact(), "whole.py::given", "whole.py::prepared", {}).call() == "done"
 
 
 @pytest.mark.parametrize(("name", "words"), [
     ("unrun", "returns a coroutine that nobody runs"), ("lazy", "returns a generator that nobody runs"),
     ("odd", r"^Odd: <exception str\(\) failed>"),
 ])  # fmt: skip
-def test_a_function_that_is_not_run_or_whose_error_says_nothing_is_told(name: str, words: str, folder: Path) -> None:
-    (folder / "whole.py").write_text(RUN_WHOLE)
-    try:
-        with pytest.raises(MeasurementError, match=words):
-            own_step(exact(), lambda: bound(exact(), f"whole.py::{name}", "", {}))
-    finally:
-        del sys.modules["whole"]
+def test_a_function_that_is_not_run_or_whose_error_says_nothing_is_told(name: str, words: str) -> None:
+    with pytest.raises(MeasurementError, match=words):
+        own_step(exact(), lambda: bound(exact(), f"whole.py::{name}", "", {}))
 
 
-def test_a_slow_function_takes_its_own_time_on_the_simulated_gpu(folder: Path) -> None:
-    (folder / "whole.py").write_text(RUN_WHOLE)
+def test_a_slow_function_takes_its_own_time_on_the_simulated_gpu() -> None:
     result, run = measure("whole.py::slow")
     assert result.exit_code == 0
     (step,) = own.steps(evidence_by_device(run, rows(run))[0])
     assert step.submit.value >= 0.002
 
 
-def test_a_function_that_replaces_the_clocks_is_measured_like_any_other(folder: Path) -> None:
-    (folder / "whole.py").write_text(RUN_WHOLE)
+def test_a_function_that_replaces_the_clocks_is_measured_like_any_other() -> None:
     result, run = measure("whole.py::clocks")
     assert result.exit_code == 0
     assert [outcome.status for outcome in run.outcomes] == ["ok"]

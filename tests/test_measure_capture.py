@@ -1,7 +1,5 @@
 """Captures of own functions with a stand-in for CUDA's driver and for PyTorch, and kernels compiled without a GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import resource
 import sys

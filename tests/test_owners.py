@@ -1,7 +1,5 @@
 """Tests of whose the host code is in which a GPU idles, and of the stacks of functions that idle time passes in."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pytest plugin in a tiny project: what passes, what fails with which words, and what is skipped without a GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

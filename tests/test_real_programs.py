@@ -1,7 +1,5 @@
 """The comparison of diagnoses with true times, on made-up traces and times; the programs themselves need a GPU."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import itertools

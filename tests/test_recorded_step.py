@@ -1,7 +1,5 @@
 """What a trace says of its typical step: pauses, waits, copies, latencies and blockers of made-up programs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -380,12 +378,11 @@ def test_kernels_that_were_recorded_side_by_side_are_as_slow_as_they_were() -> N
 def test_host_time_behind_a_wait_may_stay_in_front_of_the_next_graph() -> None:
     def found(between_ns: int) -> Diagnosis:
         made = Recorder()
-        for step in range(12):
-            with made.range(f"step#{step}", "annotation"):
-                made.launches()
-                made.wait()
-                made.runs(between_ns)
-                made.launches()
+        for _ in made.steps(12):
+            made.launches()
+            made.wait()
+            made.runs(between_ns)
+            made.launches()
         step = diagnosed(made).step
         return diagnosed(made, step.watched_s)
 
@@ -496,13 +493,12 @@ def test_launches_that_are_late_because_the_host_waited_long_are_no_launch_bound
 ) -> None:
     """The host has submitted a step long before the GPU ends it, waits, and then submits the next one."""
     made = Recorder()
-    for step in range(12):
-        with made.range(f"step#{step}", "annotation"):
-            made.runs(60_000 + pause_ns)
-            replay = made.call("cudaGraphLaunch", 9000)
-            for node in range(20):
-                made.submit(replay, f"node_{node}", works_ns // 20, node=node + 1)
-            made.wait()
+    for _ in made.steps(12):
+        made.runs(60_000 + pause_ns)
+        replay = made.call("cudaGraphLaunch", 9000)
+        for node in range(20):
+            made.submit(replay, f"node_{node}", works_ns // 20, node=node + 1)
+        made.wait()
     found = diagnosed(made)
     assert found.idle.causes["waits"] < found.idle.idle_s / 4
     assert found.bound == bound
@@ -611,11 +607,10 @@ def test_steps_that_wait_in_turn_for_the_same_kernels_need_one_graph() -> None:
 
     def turns(*, kernels: int) -> Recorded:
         made = Recorder()
-        for step in range(24):
-            with made.range(f"step#{step}", "annotation"):
-                made.launches(20 + kernels * (step % 4 == 0), 9000, 2000)
-                if step % 4 == 0:
-                    made.wait()
+        for step in made.steps(24):
+            made.launches(20 + kernels * (step % 4 == 0), 9000, 2000)
+            if step % 4 == 0:
+                made.wait()
         return recorded_of(made)
 
     assert (turns(kernels=0).steps, turns(kernels=0).shapes) == (4, 1)

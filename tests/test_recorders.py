@@ -1,7 +1,5 @@
 """Profilers as Recorders: what is counted, what a refusal leaves, and what recording takes on a real GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

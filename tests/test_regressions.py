@@ -1,7 +1,5 @@
 """The regressions of lab/regressions.py and the changes of lab/refactorings.py: what is made, what is read of it."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 

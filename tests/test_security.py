@@ -1,7 +1,5 @@
 """Each claim of SECURITY.md, and the tests that hold it. What no other file tests is tested here."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

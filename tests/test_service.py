@@ -440,6 +440,20 @@ class Watched:
             command, cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False, timeout=120
         )
 
+    @property
+    def growing(self) -> Path:
+        return self.folder / "kept" / "now" / f"program.py-{self.pid}.rows"
+
+    @contextlib.contextmanager
+    def guest(self, for_s: int) -> Iterator[subprocess.Popen[str]]:
+        """Somebody who asks, and whose recording grows."""
+        command = [sys.executable, "-m", "microbench", "watch", "--attach", str(self.pid), "--for", f"{for_s}s"]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=self.folder, env=self.variables, **pipes) as asking:
+            while self.growing.stat().st_size == 0:
+                time.sleep(0.05)
+            yield asking
+
     def end(self) -> tuple[int, str, str]:
         """The exit code, the rest of the program's output, and the watch's words."""
         os.kill(self.pid, signal.SIGTERM)
@@ -483,12 +497,7 @@ def test_a_program_that_is_not_python_is_recorded_as_often_as_somebody_asks(plac
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_who_asks_may_stop_asking(place: Place, tmp_path: Path, sign: signal.Signals) -> None:
     with Watched(place, tmp_path, "--dormant") as watched:
-        asking = [sys.executable, "-m", "microbench", "watch", "--attach", str(watched.pid), "--for", "500s"]
-        with subprocess.Popen(
-            asking, cwd=tmp_path, env=watched.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as guest:
-            while (tmp_path / "kept" / "now" / f"program.py-{watched.pid}.rows").stat().st_size == 0:
-                time.sleep(0.05)
+        with watched.guest(500) as guest:
             guest.send_signal(sign)
             said, errors = guest.communicate(timeout=60)
         if sign == signal.SIGINT:  # it gets what was recorded until then
@@ -500,17 +509,13 @@ def test_who_asks_may_stop_asking(place: Place, tmp_path: Path, sign: signal.Sig
 
 def test_a_killed_watch_leaves_the_program_unharmed(place: Place, tmp_path: Path) -> None:
     with Watched(place, tmp_path, "--dormant") as watched:
-        asking = [sys.executable, "-m", "microbench", "watch", "--attach", str(watched.pid), "--for", "20s"]
-        with subprocess.Popen(asking, cwd=tmp_path, env=watched.variables, stderr=subprocess.PIPE, text=True) as guest:
-            growing = tmp_path / "kept" / "now" / f"program.py-{watched.pid}.rows"
-            while growing.stat().st_size == 0:
-                time.sleep(0.05)
+        with watched.guest(20) as guest:
             watched.watch.kill()
             assert watched.watch.wait(60) == -signal.SIGKILL
             assert guest.stderr is not None
             assert "has ended" in guest.stderr.read()
         deadline_s = time.monotonic() + 60  # the recorder notices, and gives CUPTI back
-        while growing.read_bytes()[-64:].find(b"ended=1") < 0:
+        while watched.growing.read_bytes()[-64:].find(b"ended=1") < 0:
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
         os.kill(watched.pid, signal.SIGTERM)
@@ -519,10 +524,7 @@ def test_a_killed_watch_leaves_the_program_unharmed(place: Place, tmp_path: Path
 
 def test_a_killed_program_ends_the_watch_cleanly(place: Place, tmp_path: Path) -> None:
     with Watched(place, tmp_path, "--dormant") as watched:
-        asking = [sys.executable, "-m", "microbench", "watch", "--attach", str(watched.pid), "--for", "20s"]
-        with subprocess.Popen(asking, cwd=tmp_path, env=watched.variables, stderr=subprocess.PIPE, text=True) as guest:
-            while (tmp_path / "kept" / "now" / f"program.py-{watched.pid}.rows").stat().st_size == 0:
-                time.sleep(0.05)
+        with watched.guest(20) as guest:
             os.kill(watched.pid, signal.SIGKILL)
             assert watched.watch.wait(60) == -signal.SIGKILL
             assert guest.stderr is not None
@@ -568,6 +570,15 @@ os.waitpid(child, 0)
     assert "nobody asked by --attach" in said
 
 
+def answers(service: Service, folder: Path, count: int) -> list[Mapping[str, Any]]:
+    """What a service answers to so many who ask."""
+    service.begin(folder)
+    try:
+        return [service.asked(0.1) for _ in range(count)]
+    finally:
+        service.end()
+
+
 def test_the_newest_recordings_and_the_slowest_are_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path("kept")
     folder.mkdir()
@@ -582,12 +593,7 @@ def test_the_newest_recordings_and_the_slowest_are_kept(here: Path, monkeypatch:
         return [path]
 
     monkeypatch.setattr(service._orders, "record", record)
-    service.begin(here)
-    try:
-        for _ in range(9):
-            service.asked(0.1)
-    finally:
-        service.end()
+    answers(service, here, 9)
     sizes = {int(path.stem[-6:]): path.stat().st_size for path in folder.glob("*.rows")}
     assert sum(sizes.values()) <= 200_000
     assert 2 in sizes
@@ -626,11 +632,7 @@ def test_a_recording_that_ends_in_an_error_ends_nothing_else(private: Path, tmp_
     service._orders.record = record  # type: ignore[method-assign]
     (tmp_path / "reasons").mkdir()
     (tmp_path / "reasons" / "42-1").symlink_to('["CUPTI is taken","end the other profiler"]')
-    service.begin(tmp_path / "reasons")
-    try:
-        first, second = service.asked(0.1), service.asked(0.1)
-    finally:
-        service.end()
+    first, second = answers(service, tmp_path / "reasons", 2)
     assert told == ["a recording is left out: a recording of nothing"]
     assert first == {"files": [], "processes": 0, "reasons": [("CUPTI is taken", "end the other profiler")]}
     assert second == {"files": [], "processes": 0, "reasons": []}
@@ -650,12 +652,7 @@ def test_a_process_whose_kernels_cupti_gives_no_more_is_named_each_time(private:
         return [path]
 
     service._orders.record = record  # type: ignore[method-assign]
-    service.begin(tmp_path)
-    try:
-        answers = [service.asked(0.1), service.asked(0.1)]
-    finally:
-        service.end()
-    for answer in answers:
+    for answer in answers(service, tmp_path, 2):
         assert answer["files"] == []
         assert answer["reasons"][-1][0] == "CUPTI gives no kernels of serve.py-42 any more"
     assert service.lost > 0, "its calls were recorded"

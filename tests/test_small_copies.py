@@ -1,7 +1,5 @@
 """Tests of many small copies in a trace: how they are found, and which faster way is advised."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +37,10 @@ def copy(made: Recorder, size: int = 4096, memories: tuple[Memory, Memory] = PIN
 def steps(copies: Callable[[Recorder], None]) -> Recorder:
     """Steps of copies, of kernels that take longer than their launches, and of a wait."""
     made = Recorder()
-    for step in range(STEPS):
-        with made.range(f"step#{step}", "annotation"):
-            copies(made)
-            made.launches(KERNELS, 9000, KERNEL_NS)
-            made.wait(ns=WAIT_NS)
+    for _ in made.steps(STEPS):
+        copies(made)
+        made.launches(KERNELS, 9000, KERNEL_NS)
+        made.wait(ns=WAIT_NS)
     return made
 
 

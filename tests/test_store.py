@@ -26,12 +26,7 @@ from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadabl
 
 EMPTY = replace(RUN, outcomes=())
 OLD, NEW = "20260101T000000Z-0011aabb", "20260102T000000Z-0022ccdd"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def save(path: Path, run_id: str = RUN.run_id) -> Path:

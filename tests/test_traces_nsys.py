@@ -1,7 +1,5 @@
 """Tests of the reader of Nsight Systems' exports: what it reads, what it never reads, and what damaged files get."""
 
-from __future__ import annotations
-
 import pickle
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Tests of the reader of our own recordings, written here by hand, and of what cut, damaged or hostile files get."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of the reader of XLA's xplane files, encoded here by hand, and of what damaged or hostile files get."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -18,12 +18,7 @@ from microbench.report.document import Curve
 from microbench.report.sheets import history as drawing
 
 METRIC = "launch_cost.submit"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def gather(metric: str = METRIC) -> list[Point]:

@@ -1,7 +1,5 @@
 """What NVML and GPM say beside a recording and of a process by its number, through a stand-in for pynvml."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

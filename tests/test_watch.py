@@ -1,7 +1,5 @@
 """Tests of the command watch around programs whose GPU package and libcupti are stand-ins."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 from command_line import call
 from typer.testing import Result
-from watched import CELLS_OF_A_STEP, NotPython, Place, cells_of
+from watched import CELLS_OF_A_STEP, NotPython, Place, cells_of, turning
 
 from microbench.core.errors import ExitCode
 from microbench.recorder import library, program
@@ -143,14 +141,7 @@ def test_a_recording_of_a_given_time(here: Path) -> None:
 
 
 def test_a_recording_of_windows_names_the_step_between_them(here: Path) -> None:
-    text = """
-import time, torch
-begin = time.monotonic()
-while time.monotonic() - begin < 4:
-    torch.library.stand_in_now()
-    torch.steps(5)
-    time.sleep(0.001)
-"""
+    text = turning(4, "torch.steps(5)", "time.sleep(0.001)")
     results = (watched(text, "--window", "200ms", "--every", "500ms") for _ in range(3))  # a busy machine may miss it
     assert any("from pauses of the recording" in one.stderr and one.exit_code == ExitCode.MEASURED for one in results)
     for wrong in (("--window", "3s", "--every", "2s"), ("--window", "0s"), ("--every", "soon")):

@@ -1,7 +1,5 @@
 """Tests of microbench.watch() as a block of a program, with a stand-in for libcupti."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

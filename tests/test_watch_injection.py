@@ -1,7 +1,5 @@
 """Tests of the recorder's library: its rows, and programs that are not Python, which it records without harm."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random
@@ -17,19 +15,13 @@ import numpy as np
 import pytest
 from c_library import TWIN, compiled
 from test_traces_nsys import sound
-from watched import CELLS_OF_A_STEP, CUPTI, NotPython, Place, cells_of, not_recorded, only
+from watched import CELLS_OF_A_STEP, CUPTI, NotPython, Place, alone, cells_of, not_recorded, only
 
 from microbench.recorder import cells, library, recorder
 from microbench.recorder.library import SOURCE
 from microbench.recorder.program import How
 from microbench.traces.reading import read
 from microbench.traces.trace import NONE
-
-
-@pytest.fixture(scope="module")
-def other(place: Place) -> NotPython:
-    return NotPython(place)
-
 
 # Rows
 
@@ -381,10 +373,7 @@ def test_python_adds_facts_of_its_own(place: Place, other: NotPython, tmp_path: 
 
 
 def test_each_kind_of_record_of_a_program_arrives(other: NotPython, tmp_path: Path) -> None:
-    done = other.recorded(tmp_path, "init", "kinds")
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
-    sound(trace)
+    trace = alone(other.recorded(tmp_path, "init", "kinds"))
     assert (len(trace.work), len(trace.calls), len(trace.syncs), len(trace.ranges)) == (7, 9, 1, 2)
     assert trace.unread == {}, "work that had not ended is left out silently"
 
@@ -520,10 +509,7 @@ def test_a_recording_ends_after_its_time_and_cupti_is_free_then(other: NotPython
 
 @pytest.mark.parametrize("how", [How(window_s=0.2, every_s=0.5), How()])
 def test_between_windows_waits_alone_are_recorded(other: NotPython, tmp_path: Path, how: How) -> None:
-    done = other.recorded(tmp_path, "init", "paced", 1500, how=how)
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
-    sound(trace)
+    trace = alone(other.recorded(tmp_path, "init", "paced", 1500, how=how))
     assert len(trace.windows) >= 2
     assert len(trace.other_waits_ns) > 10
     assert (trace.work["call"] != NONE).mean() > 0.99
@@ -531,9 +517,7 @@ def test_between_windows_waits_alone_are_recorded(other: NotPython, tmp_path: Pa
 
 
 def test_no_window_begins_after_the_time_of_a_recording(other: NotPython, tmp_path: Path) -> None:
-    done = other.recorded(tmp_path, "init", "paced", 1500, how=How(for_s=0.3))
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
+    trace = alone(other.recorded(tmp_path, "init", "paced", 1500, how=How(for_s=0.3)))
     assert len(trace.windows) == 1
     assert 0 < len(trace.work) < 20 * 1000
 

@@ -1,7 +1,5 @@
 """What a watched program has in common with one that runs alone: signals, stops, variables; true reasons."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

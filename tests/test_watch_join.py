@@ -1,7 +1,5 @@
 """Tests of Python that joins the recording which CUDA's driver has begun, because its own sitecustomize is hidden."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -14,7 +12,7 @@ from test_watch_injection import facts_of
 from test_watch_job import python as python_of
 from test_watch_loops import new_python
 from test_watch_stacks import ABSENT, SLEEPING, SLOW, idle_of
-from watched import CELLS_OF_A_STEP, NotPython, Place, Recorded, cells_of
+from watched import CELLS_OF_A_STEP, NotPython, Recorded, alone, cells_of
 
 from microbench.diagnosis.steps import find_steps
 from microbench.recorder.orders import Orders
@@ -31,11 +29,6 @@ print(sorted(name for name in own if not name.startswith("_microbench_watch")))
 print(sorted(globals()), sys.path, list(map(type, sys.meta_path)))
 sys.exit(7)
 """
-
-
-@pytest.fixture(scope="module")
-def other(place: Place) -> NotPython:
-    return NotPython(place)
 
 
 def recorded(
@@ -94,9 +87,7 @@ def test_turns_of_loops_are_noted(other: NotPython, tmp_path: Path) -> None:
     python = new_python()
     if python is None:
         pytest.skip("no Python 3.12 here")
-    done = recorded(other, tmp_path, f"{START}train(40)", python=python, how=WHOLE)
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
+    trace = alone(recorded(other, tmp_path, f"{START}train(40)", python=python, how=WHOLE))
     steps = find_steps(trace)
     assert steps is not None
     assert (steps.found, steps.name) == ("loop", "program.py:6 train")
@@ -124,9 +115,8 @@ def test_a_thread(other: NotPython, tmp_path: Path, kind: str) -> None:
 
 def test_a_main_thread_that_waits_joins_when_it_goes_on(other: NotPython, tmp_path: Path) -> None:
     text = f"import threading\ndef work():\n    {START}    train(30)\n"
-    done = recorded(other, tmp_path, f"{text}thread = threading.Thread(target=work)\nthread.start()\nthread.join()")
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
+    text += "thread = threading.Thread(target=work)\nthread.start()\nthread.join()"
+    trace = alone(recorded(other, tmp_path, text))
     assert cells_of(trace) == 30 * CELLS_OF_A_STEP
     assert "Python" in trace.versions
 

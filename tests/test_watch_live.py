@@ -1,7 +1,5 @@
 """Tests of the line that watch shows while a program runs: what it says, and that the output stays the program's."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import platform

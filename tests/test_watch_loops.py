@@ -1,7 +1,5 @@
 """Tests of the turns of Python loops that a recording holds: in programs, and what the diagnosis makes of them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from watched import Place, Recorded
+from watched import Place, Recorded, turning
 
 from microbench.diagnosis.idle import idle
 from microbench.diagnosis.steps import Steps, find_steps
@@ -112,16 +110,8 @@ while step < 60:
 
 
 def test_of_a_fast_loop_some_turns_of_each_window_are_noted(place: Place, tmp_path: Path, python: str) -> None:
-    text = """
-import time, torch
-begin = time.monotonic()
-while time.monotonic() - begin < 1.6:
-    torch.library.stand_in_now()
-    torch.steps(1, 3)
-    time.sleep(0)
-"""
-    done = recorded(place, python, text, tmp_path, How(window_s=0.2, every_s=0.5))
-    (trace,) = done.traces
+    text = turning(1.6, "torch.steps(1, 3)", "time.sleep(0)")
+    (trace,) = recorded(place, python, text, tmp_path, How(window_s=0.2, every_s=0.5)).traces
     assert len(trace.windows) >= 2
     (loop,) = loops_of(one_window(trace))
     assert (loop.cut, len(loop.ends_ns) > 20, set(loop.submits)) == (True, True, {3})
@@ -131,15 +121,7 @@ while time.monotonic() - begin < 1.6:
 
 
 def test_without_a_window_the_recording_pauses_by_itself(place: Place, tmp_path: Path, python: str) -> None:
-    text = """
-import time, torch
-time.sleep(0.3)
-begin = time.monotonic()
-while time.monotonic() - begin < 3.5:
-    torch.library.stand_in_now()
-    torch.steps(1)
-    time.sleep(0.004)
-"""
+    text = turning(3.5, "torch.steps(1)", "time.sleep(0.004)", before="time.sleep(0.3)\n")
     (trace,) = recorded(place, python, text, tmp_path, How()).traces
     lengths_s = [(end - begin) * 1e-9 for begin, end in trace.windows]
     assert lengths_s[0] > 0.75, "it begins with the first kernel"
@@ -171,16 +153,7 @@ print(seen.count("step"))
 
 
 def test_samples_are_taken_in_windows_alone_beside_the_turns(place: Place, tmp_path: Path, python: str) -> None:
-    text = """
-import time, torch
-def load():
-    time.sleep(0.006)
-begin = time.monotonic()
-while time.monotonic() - begin < 2.5:
-    torch.library.stand_in_now()
-    torch.steps(1)
-    load()
-"""
+    text = turning(2.5, "torch.steps(1)", "load()", before="def load():\n    time.sleep(0.006)\n")
     done = recorded(place, python, text, tmp_path, How(stacks=True))
     (trace,) = done.traces
     assert len(trace.windows) >= 2

@@ -1,7 +1,5 @@
 """Kinds of programs of Python and how they are started: under watch each runs as it does alone, and is recorded."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Tests of the recorder inside of programs, with a stand-in for libcupti: what it writes, and that it never harms."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_traces_nsys import names, sound
-from watched import CELLS_OF_A_STEP, CUPTI, INJECTED, Place, Recorded, cells_of, not_recorded, only
+from watched import CELLS_OF_A_STEP, CUPTI, INJECTED, Place, Recorded, alone, cells_of, not_recorded, only, turning
 
 from microbench.recorder import cells
 from microbench.recorder.job import PASSED_ON
@@ -29,9 +27,7 @@ KERNELS = 20  # of a step
 
 def test_each_kind_of_record_arrives_with_its_fields(place: Place, tmp_path: Path) -> None:
     done = place.recorded("import threading, torch\ntorch.kinds()\nprint(threading.get_ident())", tmp_path)
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
-    sound(trace)
+    trace = alone(done)
     assert names(trace, trace.calls) == [
         "cuLaunchKernel", "cudaMemcpyAsync", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaGraphLaunch", "cudaEventRecord",
         "cudaStreamWaitEvent", "cudaEventRecord", "cudaLaunchKernel",
@@ -150,18 +146,8 @@ while torch.library.stand_in_subscribed():
 
 
 def test_windows_hold_all_records_and_the_time_between_them_waits_alone(place: Place, tmp_path: Path) -> None:
-    program = """
-import time, torch
-begin = time.monotonic()
-while time.monotonic() - begin < 2:
-    torch.library.stand_in_now()
-    torch.steps(1)
-    time.sleep(0.001)
-"""
-    done = place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=0.5))
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
-    sound(trace)
+    program = turning(2, "torch.steps(1)", "time.sleep(0.001)")
+    trace = alone(place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=0.5)))
     assert len(trace.windows) >= 2
     inside = np.zeros(len(trace.work), bool)
     for begin_ns, end_ns in trace.windows:
@@ -192,9 +178,7 @@ steps(0.8)  # now the next window has not begun
 open("go", "w").close()
 thread.join()
 """
-    done = place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=2))
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
+    trace = alone(place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=2)))
     threads = trace.calls["thread"][trace.calls["begin_ns"] > trace.windows[1][0]]
     assert len(threads) > 100
     assert trace.calls["thread"][0] not in threads
@@ -202,18 +186,8 @@ thread.join()
 
 
 def test_copies_in_a_pause_are_left_out_although_their_records_never_end(place: Place, tmp_path: Path) -> None:
-    program = """
-import time, torch
-begin = time.monotonic()
-while time.monotonic() - begin < 2:
-    torch.library.stand_in_now()
-    torch.steps(1)
-    torch.library.stand_in_copies(50)
-    time.sleep(0.001)
-"""
-    done = place.recorded(program, tmp_path, how=How(window_s=0.1, every_s=0.25))
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
+    program = turning(2, "torch.steps(1)", "torch.library.stand_in_copies(50)", "time.sleep(0.001)")
+    trace = alone(place.recorded(program, tmp_path, how=How(window_s=0.1, every_s=0.25)))
     assert len(trace.windows) >= 4
     copies = trace.work[trace.work["kind"] == WORK_KINDS.index("copy")]
     assert len(copies) > 1000
@@ -221,14 +195,7 @@ while time.monotonic() - begin < 2:
 
 
 def test_a_program_of_replays_alone_has_windows_and_pauses(place: Place, tmp_path: Path) -> None:
-    program = """
-import time, torch
-begin = time.monotonic()
-while time.monotonic() - begin < 2.5:
-    torch.library.stand_in_now()
-    torch.library.stand_in_replays(1, 5)
-    time.sleep(0.001)
-"""
+    program = turning(2.5, "torch.library.stand_in_replays(1, 5)", "time.sleep(0.001)")
     (trace,) = place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=0.5)).traces
     assert len(trace.windows) >= 2
     assert all(pause.quiet for pause in trace.pauses[:-1]), "the program may end while the last one begins"

@@ -1,7 +1,5 @@
 """Tests of the C libraries as a release has them: made by zig for both processors, and the recorder's run on both."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -66,11 +64,6 @@ def test_the_scanner_is_for_its_processor_and_this_one_reads_a_trace(
         monkeypatch.setattr("microbench.traces.scanner.library", lambda source: library)
         data = dumps(document(sample()))
         assert told(scanned(data)) == told(decoded(data))
-
-
-@pytest.fixture(scope="module")
-def other(place: Place) -> NotPython:
-    return NotPython(place)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from test_diagnose import costs
 from test_traces_nsys import names, sound
-from watched import Place, Recorded
+from watched import Place, Recorded, alone
 
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.host_time import called_from
@@ -50,9 +50,7 @@ SLEEPING = f"time.sleep at {LOADING}"
 
 def only(done: Recorded) -> Trace:
     """The one recording of a program that ran to its end and saw nothing of the sampler."""
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
-    sound(trace)
+    trace = alone(done)
     assert (trace.lost, trace.unread) == ({}, {})
     return trace
 

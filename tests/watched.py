@@ -1,7 +1,5 @@
 """Programs to be watched: a folder with a GPU package that a stand-in for libcupti belongs to, and how they are run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -134,11 +132,24 @@ class NotPython:
         return self.place.ran(command, folder, True, how, recordings, **{**self.variables, **more})
 
 
-def only(done: Recorded, steps: int) -> None:
-    """Assert that the program ran to its end, and that one recording holds all of so many steps."""
+def turning(seconds: float, *lines: str, before: str = "") -> str:
+    """A program whose loop takes so long, each turn of which runs these lines."""
+    loop = f"{before}begin = time.monotonic()\nwhile time.monotonic() - begin < {seconds}:\n"
+    turn = ("torch.library.stand_in_now()", *lines)
+    return f"\nimport time, torch\n{loop}" + "".join(f"    {line}\n" for line in turn)
+
+
+def alone(done: Recorded) -> Trace:
+    """The one recording of a program that ran to its end, which is sound."""
     assert (done.code, done.errors, done.reasons) == (0, "", [])
     (trace,) = done.traces
     sound(trace)
+    return trace
+
+
+def only(done: Recorded, steps: int) -> None:
+    """Assert that the program ran to its end, and that one recording holds all of so many steps."""
+    trace = alone(done)
     assert cells_of(trace) == steps * CELLS_OF_A_STEP
     assert (trace.lost, trace.unread) == ({}, {})
 

@@ -57,7 +57,11 @@ NONE: frozenset[str] = frozenset()
 GRADIENT = operator.attrgetter("grad")
 PLAIN, SEQUENCES = (torch.Tensor, torch.nn.Parameter), (tuple, list)
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
-OF_ALL = [one for name, one in vars(torch.nn.modules.module).items() if re.fullmatch("_global_(forward|backward).*_hooks", name)]
+OF_ALL = [
+    one
+    for name, one in vars(torch.nn.modules.module).items()
+    if re.fullmatch("_global_(forward|backward).*_hooks", name)
+]
 FORWARD = ("forward", "backward", "setup_context")
 # What reads attributes that no code names.
 BY_NAME = {"getattr", "hasattr", "asdict", "astuple", "fields", "replace", "repr", "str", "__match_args__"}

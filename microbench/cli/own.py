@@ -1,7 +1,5 @@
 """The commands measure, graph and ab: a user's own kernel or function, and two versions or surroundings of one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

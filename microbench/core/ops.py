@@ -1,7 +1,5 @@
 """Descriptions of the operations that can be submitted to a GPU; ``gpu.bind(op)`` makes one callable."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec

@@ -1,7 +1,5 @@
 """What each window of a long watch showed, and its rows in a store of many jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

@@ -3,8 +3,6 @@
 To read a file nothing but its parser is imported, so that a library can ask for a constant while it is loaded.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Iterator, Mapping

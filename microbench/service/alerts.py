@@ -1,7 +1,5 @@
 """Notices when the steps of a program become longer or shorter, and says since when and why."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

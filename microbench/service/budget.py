@@ -1,7 +1,5 @@
 """When the next recording may begin, so that recording takes no more than a share of the program's time."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Asks for a recording of a running program, and answers who asks: a socket in the user's run folder."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The metrics of watched processes, for Prometheus: counters of what their windows showed."""
 
-from __future__ import annotations
-
 import bisect
 from collections import Counter
 from collections.abc import Iterator

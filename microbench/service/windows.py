@@ -1,7 +1,5 @@
 """What one recording of a watched process shows, as figures that can be added up over hours."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.diagnosis.changed import side

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from microbench.analysis.evidence import Evidence, facts_of, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
@@ -89,17 +91,24 @@ def collectives(evidence: Evidence) -> Curve | None:
     lines = [Line(words, _points(points), tone) for (words, points), tone in zip(drawn, SERIES_TONES, strict=False)]
     limits = [(words, evidence.ceiling(points[-1][1])) for words, points in drawn]
     held = [(words, limit.value) for words, limit in limits if limit is not None]
-    sizes = [x for line in lines for x, _ in line.points]
-    smallest, largest = min(sizes), max(sizes)
-    if held:
-        most = held[0][1]
-        lines.append(Line(f"NVLink {quantity(most, 'B/s')}", ((smallest, most), (largest, most)), "quiet", "limit"))
-    highest = max(y for line in lines for _, y in line.points)
     about = "bus bandwidth" if on_bus else "algorithm bandwidth of a ring of one GPU, which uses no link"
     about += "; called from the compiled loop"
     about += f"; NVLink's limit holds for {listed([words for words, _ in held])}" if held else ""
     title, below = "NCCL's bandwidth over size", "bytes as nccl-tests counts them"
-    x_ticks, y_ticks = size_ticks(smallest, largest, every=2), ticks(0.0, highest * HEADROOM, False, "B/s")
+    return _over_size(title, about, below, lines, ("NVLink", held[0][1]) if held else None, every=2)
+
+
+def _over_size(
+    title: str, about: str, below: str, lines: list[Line], limit: tuple[str, float] | None, every: int = 1
+) -> Curve:
+    """Rates over sizes, with a limit (its name, B/s) where there is one, and a tick for every n-th power of two."""
+    sizes = [x for line in lines for x, _ in line.points]
+    smallest, largest = min(sizes), max(sizes)
+    if limit is not None:
+        ends = ((smallest, limit[1]), (largest, limit[1]))
+        lines.append(Line(f"{limit[0]} {quantity(limit[1], 'B/s')}", ends, "quiet", "limit"))
+    most = max(y for line in lines for _, y in line.points)
+    x_ticks, y_ticks = size_ticks(smallest, largest, every=every), ticks(0.0, most * HEADROOM, False, "B/s")
     return Curve(title, about, below, tuple(lines), x_ticks, y_ticks, y_log=False)
 
 
@@ -247,25 +256,19 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
     lines = [Line("pinned", _points(pinned), "first")]
     if len(pageable) >= FEWEST_DRAWN:
         lines.append(Line("pageable", _points(pageable), "second"))
-    sizes = [x for line in lines for x, _ in line.points]
-    smallest, largest = min(sizes), max(sizes)
     if fit is not None:
         first, last = fit.points[0][0], fit.points[-1][0]
         at_sizes = [first * (last / first) ** (step / FIT_STEPS) for step in range(FIT_STEPS + 1)]
         lines.append(Line("fit", tuple((x, x / fit.line.at(x)) for x in at_sizes), "third", "computed"))
-    if limit is not None:
-        name = f"ceiling {quantity(limit.value, 'B/s')}"
-        lines.append(Line(name, ((smallest, limit.value), (largest, limit.value)), "quiet", "limit"))
-    most = max(y for line in lines for _, y in line.points)
     shares = ((links.HALF, "half"), (links.MOST, round_percent(links.MOST))) if fit is not None else ()
     at = [(fit.size_for(share), words) for share, words in shares if fit is not None]
     reached = "".join(f"; {words} of b at {about_size(x)}" for x, words in at)
     title = f"Bandwidth over the size of a copy, {links.DIRECTIONS[direction]}"
     about = "pinned copies timed on the device behind a gate, pageable ones on the host with a wait; "
     about += f"fit T = a + V / b{reached}"
-    x_ticks, y_ticks = size_ticks(smallest, largest, every=6), ticks(0.0, most * HEADROOM, False, "B/s")
+    ceiling = ("ceiling", limit.value) if limit is not None else None
     marks = tuple(Mark(x, words) for x, words in at if pinned[0][0] <= x <= pinned[-1][0])
-    return Curve(title, about, "bytes of a copy", tuple(lines), x_ticks, y_ticks, y_log=False, marks=marks)
+    return replace(_over_size(title, about, "bytes of a copy", lines, ceiling, every=6), marks=marks)
 
 
 def _points(found: Sequence[tuple[int, Row]]) -> tuple[tuple[float, float], ...]:
@@ -291,17 +294,10 @@ def batches(evidence: Evidence) -> Curve | None:
         Line(BATCHED[way][0] if way in BATCHED else "a copy each", _points(points), tone)
         for (way, points), tone in pairs
     ]
-    sizes = [x for line in lines for x, _ in line.points]
-    if (limit := evidence.ceiling(next(iter(drawn.values()))[-1][1])) is not None:
-        ends = ((min(sizes), limit.value), (max(sizes), limit.value))
-        lines.append(Line(f"ceiling {quantity(limit.value, 'B/s')}", ends, "quiet", "limit"))
-    most = max(y for line in lines for _, y in line.points)
-    title, about = (
-        "Bandwidth of many small copies over the size of a piece",
-        f"{count} pieces of pinned memory, to the GPU",
-    )
-    x_ticks, y_ticks = size_ticks(min(sizes), max(sizes)), ticks(0.0, most * HEADROOM, False, "B/s")
-    return Curve(title, about, "bytes of a piece", tuple(lines), x_ticks, y_ticks, y_log=False)
+    limit = evidence.ceiling(next(iter(drawn.values()))[-1][1])
+    ceiling = ("ceiling", limit.value) if limit is not None else None
+    title = "Bandwidth of many small copies over the size of a piece"
+    return _over_size(title, f"{count} pieces of pinned memory, to the GPU", "bytes of a piece", lines, ceiling)
 
 
 def fits(evidence: Evidence) -> Table | None:
