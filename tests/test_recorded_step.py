@@ -339,6 +339,19 @@ def test_a_long_loop_behind_a_longer_start_has_steps_if_it_looks(turns: int, loo
     assert (steps.count if steps is not None else 0) == found
 
 
+@pytest.mark.parametrize(("start_ns", "found"), [(1_000_000, 4), (100_000_000, 0)])
+def test_a_few_repetitions_within_a_long_start_are_no_steps(start_ns: int, found: int) -> None:
+    made = Recorder()
+    for call in range(20):
+        made.call(f"cuModuleLoad{call}", start_ns // 20)
+        made.launch(f"begins_{call}", 1000)
+    for _ in range(6):
+        made.launches(12)
+        made.wait()
+    steps = find_steps(made.trace())
+    assert (steps.count if steps is not None else 0) == found
+
+
 # What the answer claims
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from microbench.core.units import as_time, plain, times
 from microbench.diagnosis.diagnosis import Bound, Diagnosis
 from microbench.diagnosis.recorded import COPY_IN, Blocker, layer_of
-from microbench.diagnosis.steps import to_host
+from microbench.diagnosis.steps import runs_python, to_host
 from microbench.traces.trace import NONE, Trace
 
 Program = Literal["generate", "graphs", "training", "torch", "jax", "numba", "cupy", "other"]
@@ -158,7 +158,7 @@ def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
 
 def _remedy(trace: Trace, blocker: Blocker) -> str:
     if blocker.why != "waits for the GPU" or not _reads_values(trace):
-        return FIRST[blocker.why]
+        return FIRST[blocker.why] if runs_python(trace) else FIRST[blocker.why].partition(": .to(")[0]
     recording = trace.format == "microbench recording"
     names = "a recording without --no-stacks" if recording else "`microbench watch`"
     named = "" if blocker.place else f". {names[0].upper()}{names[1:]} names the lines"

@@ -344,10 +344,10 @@ def _typical(trace: Trace, steps: Steps, device: int, found: Idle | None) -> Rec
 def _without_work(trace: Trace) -> UsageError:
     """Why a trace has no work of a GPU."""
     timeless = sum(count for kind, count in trace.unread.items() if any(words in kind for words in TIMELESS))
-    if timeless:
+    launches = [name for at in trace.calls["name"].tolist() if "Launch" in (name := name_of(trace, at))]
+    if timeless > len(launches) / 2:
         cause = f"{trace.source} does not say when a GPU worked: {counted(timeless, 'record')} of it cannot be read"
         return UsageError(f"{cause}, such as a time that is no number", "record again")
-    launches = [name for at in trace.calls["name"].tolist() if "Launch" in (name := name_of(trace, at))]
     if launches:
         return UsageError(
             f"{trace.source} has {counted(len(launches), 'launch', 'launches')}, but the profiler got no record of "

@@ -37,6 +37,7 @@ NEARLY_ALL = 0.9  # of the GPU's work is in a single region
 STEPS_ALIKE = 0.5  # steps of which less recurs are no steps that a graph could replace
 MINORITY = 0.5  # calls that repeat and have less of the kernels' time are the steps if no others have more
 MANY_TURNS = 50  # of a loop that is no layer and may follow on a long start
+SHORT_LOOP, LITTLE = 10, 0.02  # repetitions so few, of so little of the time, are no steps
 MOST_UNLIKE = 2  # layers more or less that a backward pass has than the forward pass before it
 MOST_TRIES = 8  # parts that repeat and are too little to be the program
 AHEAD = 33  # a step may make the same call fewer than this many times
@@ -128,6 +129,9 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     if steps is None or (steps.count < FEWEST and not steps.calls_of):
         part = _first(trace, tokens, [one for one in _repeated(trace, tokens) if not _is_backward(trace, tokens, one)])
     steps = steps or part or _first(trace, tokens, _annotated(trace, tokens, single=True))
+    if steps is not None and steps.found == "repetition" and steps.count < SHORT_LOOP:
+        lasts_s = float(trace.work["end_ns"].max() - trace.work["begin_ns"].min()) * 1e-9
+        steps = steps if steps.count * steps.step_s >= LITTLE * lasts_s else None  # else it is a part of the start
     if steps is None:
         return None
     own = (one for one in loops if one.own and (steps.found, steps.name) != ("loop", one.place))
