@@ -76,12 +76,12 @@ from microbench.traces.trace import Samples
         ("backward pass of train.py:90 step", "PyTorch's backward thread"),
         ("forward", "code in forward"),
         ("MPI_Waitall", "waiting in MPI"),
-        ("clock_nanosleep", "waiting in a sleep"),
-        ("pthread_cond_timedwait", "waiting in a lock or a queue"),
-        ("epoll_wait", "waiting in a socket or a pipe"),
-        ("fread", "waiting in a file"),
-        ("waitpid", "waiting in a process"),
-        ("read_batch", "code in read_batch"),
+        ("clock_nanosleep (libc)", "waiting in a sleep"),
+        ("pthread_cond_timedwait (libc)", "waiting in a lock or a queue"),
+        ("epoll_wait (libc)", "waiting in a socket or a pipe"),
+        ("fread (libc)", "waiting in a file"),
+        ("waitpid (libc)", "waiting in a process"),
+        ("read", "code in read"),
     ],
 )
 def test_a_name_has_an_owner(name: str, owner: str) -> None:

@@ -13,6 +13,7 @@ import io
 import linecache
 import re
 import sys
+import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -73,8 +74,7 @@ OUTSIDE = {
     "posix": "access kill link listdir lstat mkdir mkfifo posix_spawn pwrite read remove rename replace rmdir scandir "
     "sendfile stat symlink system truncate unlink utime write writev",
     "_posixsubprocess": "fork_exec",
-    "io": "open",  # before Python 3.12
-    "_io": "open read readall readinto readline readlines write writelines",
+    "_io": "read readall readinto readline readlines write writelines",
     "_csv": "writerow writerows",
     "sqlite3": "execute executemany executescript",
     "_socket": "recv recv_into send sendall sendmsg sendto",
@@ -82,7 +82,11 @@ OUTSIDE = {
     "torch._C": "write_record",
 }
 LEFT_OUT = {(module, name) for module, names in OUTSIDE.items() for name in names.split()}
-BUILDERS = re.compile(r"-packages/(torch/(?!serialization)|triton/|cupy/|numba/)|importlib|/warnings\.py$")
+# What loads and compiles code, reads its lines, or warns.
+BUILDERS = re.compile(
+    r"-packages/(torch/(_dynamo|_inductor|_functorch|_[a-z]+\.py|fx|jit|utils/cpp_extension)|triton/|cupy/|numba/)"
+    r"|<frozen importlib|/(linecache|inspect|tokenize|traceback|warnings)\.py$"
+)
 IN_MEMORY = (io.StringIO, io.BytesIO)  # mostly the call's own
 WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
 
@@ -284,16 +288,28 @@ def _watched(looking: Looking) -> Iterator[None]:
 
         return make
 
+    real_open = builtins.open
+
+    def opened(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
+        if trace and any(letter in mode for letter in "wax+"):
+            looking.note("file", "open", "a replay reads, writes and starts nothing")
+        return real_open(file, mode, *args, **named)
+
     with ExitStack() as stack:
         if trace:
-            stack.callback(sys.setprofile, sys.getprofile())
+            before = sys.getprofile()  # of C, such as cProfile's, it is no function and cannot be set again
+            stack.callback(sys.setprofile, before if callable(before) else None)
             sys.setprofile(partial(_called, looking))
+            stack.callback(threading.setprofile, None)
+            threading.setprofile(partial(_called, looking))
         for holder, name in WAITS:
             title = f"{getattr(holder, '__name__', 'cuda').rpartition('.')[2]}.{name}"
             stack.enter_context(mock.patch.object(holder, name, wait(title, getattr(holder, name))))
         for name in ("tensor", "as_tensor"):
             stack.enter_context(mock.patch.object(torch, name, made(getattr(torch, name))))
         stack.enter_context(mock.patch.object(builtins, "print", printed))
+        for module in (builtins, io):  # pathlib takes that of io
+            stack.enter_context(mock.patch.object(module, "open", opened))
         yield
 
 

@@ -115,7 +115,7 @@ class Graphed:
         self._counts: Counter[str] = Counter()
         self._replays = 0  # an attribute is faster than a Counter
         self.reasons: Counter[str] = Counter()
-        self._warm_up, self._most = warm_up, most
+        self._warm_up, self._most = max(warm_up, 1), most
         self._graphs: list[Graph] = []
         self._passed: dict[Any, list[list[Any]]] = {}  # the tensors of each kind's warm-ups
         self._moving: set[int] = set()  # places of inputs for which another tensor came
@@ -247,7 +247,11 @@ class Graphed:
         behind = [(*place, now(*place)) for place in reads.behind.values()]
         drawn = [Drawn(*place) for place in reads.iterators()]
         memory = [(name, one, one.data_ptr()) for name, one in reads.tensors.values()]
-        given = [(f"{name}.grad", one.grad) for name, one, _ in memory if one.is_leaf and one.grad is not None]
+        given = [
+            (f"{name}.grad", one.grad)
+            for name, one, _ in memory
+            if one.is_leaf and one.grad is not None and one.grad.layout is torch.strided
+        ]
         memory += [(name, grad, grad.data_ptr()) for name, grad in given]
         try:
             graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
@@ -257,10 +261,11 @@ class Graphed:
         anew = [one for one in maybe if now(*one[:2]) is not one[2]]  # what the function binds
         reads.kept += [one for one in maybe if now(*one[:2]) is one[2] and (id(one[0]), one[1]) not in reads.states]
         graph.guard(kind, reads, tensors, grads)
+        known = _storages([one for _, one, _ in memory])
         graph.behind = [
             (holder, key, mapped(one, detached=True))
             for holder, key, was, *_ in (*behind, *anew)
-            if (one := now(holder, key)) is not was and _storages(one)
+            if (one := now(holder, key)) is not was and (made := _storages(one)) and not made & known
         ]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
@@ -741,14 +746,15 @@ class Reads:
             if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
             value, named = one[key], f"{name}.{key}"
-            fixed = (every or key in self._names) and key not in self._written
+            fixed = (every or key in self._names) and (
+                key not in self._written or (isinstance(value, torch.Tensor) and not layer)
+            )
             if isinstance(value, LOOKED) or fixed:
                 self._add(named, one, layer(key) if layer else key, more if key in theirs else NONE)
             else:
                 if key in self._names or _are_numbers(value):
                     self.maybe[id(one), key] = named, one, layer(key) if layer else key
-                elif isinstance(value, torch.Tensor) and not layer:
-                    self.kept.append((one, key, value, named))
+                self.kept += [(one, key, value, named)] if isinstance(value, torch.Tensor) and not layer else []
                 self._waiting.append((named, value, more if key in theirs else NONE))
 
     def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
@@ -1310,24 +1316,39 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
         items = [mapped(each, tensor, detached) for each in value]
         if kind in (tuple, list, torch.Size) or hasattr(kind, "n_fields"):  # such as the result of torch.max
             return kind(items)
-        other = copy.copy(value) if isinstance(value, list) else tuple.__new__(kind, items)
-        if isinstance(other, list):
-            other[:] = items
-        vars(other).update(vars(value)) if hasattr(other, "__dict__") else None
-        return other
+        other: Any = tuple.__new__(kind, items) if isinstance(value, tuple) else list.__new__(kind)
+        if isinstance(value, list):
+            list.extend(other, items)
+        return _with_attributes(other, value, zip(value, items, strict=True), tensor, detached)
     if isinstance(value, dict):
         copied = {key: mapped(each, tensor, detached) for key, each in value.items()}
         if kind is dict or not _is_own(kind):
             return kind(value.default_factory, copied) if isinstance(value, collections.defaultdict) else kind(copied)
-        other = copy.copy(value)
+        other = kind.__new__(kind)
+        if isinstance(value, collections.defaultdict):
+            other.default_factory = value.default_factory
+        put = collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
         for key, each in copied.items():
-            dict.__setitem__(other, key, each)
-        return other
+            put(other, key, each)
+        return _with_attributes(other, value, zip(value.values(), copied.values(), strict=True), tensor, detached)
     if tensor is None and holds(value):
         other = copy.copy(value)
         vars(other).update(mapped(vars(value), detached=detached))
         return other
     return value
+
+
+def _with_attributes(other: Any, value: Any, pairs: Iterable[tuple[Any, Any]], tensor: Any, detached: bool) -> Any:
+    """A container with the attributes of the one that it is mapped from. Those that are its items stay so."""
+    attributes = getattr(value, "__dict__", None)
+    if attributes is value:  # entries are attributes
+        other.__dict__ = other
+    elif attributes:
+        known = {id(one): new for one, new in pairs}
+        for key, each in attributes.items():
+            new = each if tensor is not None else mapped(each, detached=detached)
+            vars(other)[key] = known.get(id(each), new)
+    return other
 
 
 def holds(value: Any) -> bool:

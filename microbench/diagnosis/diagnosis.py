@@ -549,19 +549,18 @@ def _on_gpu(foreseen: Foreseen, works_s: float, copied_s: float) -> Foreseen:
     times_s = [(one, max(one.step_s, least_s.get(one.name, works_s))) for one in foreseen.remedies]
     remedies = (Remedy(one.name, one.what, step_s, limited.unwatched_s / step_s) for one, step_s in times_s)
     worth = tuple(one for one in remedies if one.saves(limited) >= WORTH)
+    most = limited.unwatched_s / works_s
+    without = {
+        name: Without(
+            max(one.step_s, works_s), *(min(each, most) for each in (one.speedup, one.speedup_low, one.speedup_high))
+        )
+        for name, one in foreseen.without.items()
+    }
     if works_s <= step.unwatched_s:
-        most = step.unwatched_s / works_s
-        without = {
-            name: Without(
-                max(one.step_s, works_s),
-                *(min(each, most) for each in (one.speedup, one.speedup_low, one.speedup_high)),
-            )
-            for name, one in foreseen.without.items()
-        }
         return foreseen._replace(step=limited, remedies=worth, without=without)
     worth = tuple(one for one in worth if one.name in FASTER_COPIES)
     why = foreseen.why_no_graph or f"a graph would save less than {round_percent(WORTH)} of the step"
-    return foreseen._replace(step=limited, remedies=worth, graph=None, why_no_graph=why)
+    return foreseen._replace(step=limited, remedies=worth, graph=None, why_no_graph=why, without=without)
 
 
 def _step_of(steps: Steps, typical: Recorded, costs: Mapping[str, Constant], known: Known | None) -> Step:

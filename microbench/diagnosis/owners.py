@@ -74,7 +74,10 @@ BUILT = r"<built-in (?:method|function) "
 WAITS = tuple(
     (re.compile("|".join(patterns)), f"{WAITING}in {what}", helps)
     for what, helps, patterns in (
-        ("a sleep", "no sleep in the loop", (r"(time\.)?sleep at ", rf"{BUILT}sleep", r"(?:u|nano|clock_nano)?sleep$")),
+        (
+            "a sleep", "no sleep in the loop",
+            (r"(time\.)?sleep at ", rf"{BUILT}sleep", r"(?:u|nano|clock_nano)?sleep \(libc\)$"),
+        ),
         (
             "a lock or a queue", "make who holds or fills it faster, or ask it ahead; a server needs more requests",
             (
@@ -82,7 +85,7 @@ WAITS = tuple(
                 PLACE.format("threading") + r"(?:wait|wait_for|acquire|join|_wait_for_tstate_lock|__enter__)$",
                 PLACE.format("queue") + r"get$", rf"{BUILT}get of _queue\.SimpleQueue",
                 PLACE.format("futures/thread") + r"_worker$",
-                r"(?:pthread_(?:cond_\w*wait|mutex_lock|rwlock_\w*lock|\w*join\w*|barrier_wait)|sem_\w*wait)$",
+                r"(?:pthread_(?:cond_\w*wait|mutex_lock|rwlock_\w*lock|\w*join\w*|barrier_wait)|sem_\w*wait) \(libc\)$",
             ),
         ),
         (
@@ -93,7 +96,7 @@ WAITS = tuple(
                 PLACE.format("selectors") + r"select$", PLACE.format("ssl") + r"(?:read|recv|recv_into)$",
                 PLACE.format("socket") + r"(?:readinto|accept|create_connection)$",
                 PLACE.format("multiprocessing/connection") + r"(?:wait|_poll|_recv|_send|recv_bytes)$",
-                r"(?:p?poll|p?select|epoll_p?wait|recv(?:from|msg)?|send(?:to|msg)?|accept4?|connect)$",
+                r"(?:p?poll|p?select|epoll_p?wait|recv(?:from|msg)?|send(?:to|msg)?|accept4?|connect) \(libc\)$",
             ),
         ),
         (
@@ -104,11 +107,11 @@ WAITS = tuple(
             "a file", "read it ahead, or keep it in memory; write from another thread",
             (r"(?:print|(?:[\w.]*\.)?(?:read|readinto|readline|readlines|write|fsync)) at ",
              rf"{BUILT}(?:read|readinto|readline|write|fsync)\b",
-             r"(?:p?readv?|p?writev?|fread|fwrite|f?getc|fgets|f?puts|fputs|f?printf|fsync|fflush|f?open|fclose)(?:64)?$"),
+             r"(?:p?(?:read|write)v?|f?(?:read|write|[gp]\w+|open)|f(?:sync|flush|close))(?:64)? \(libc\)$"),
         ),
         (
             "a process", "start it ahead",
-            (PLACE.format("subprocess") + r"\w+$", r"(?:wait(?:id|pid|[34])?|v?fork|system|popen)$"),
+            (PLACE.format("subprocess") + r"\w+$", r"(?:wait(?:id|pid|[34])?|v?fork|system|popen) \(libc\)$"),
         ),
         (
             "MPI", "share the work evenly, and exchange data while the GPU works: MPI_Isend, MPI_Irecv",

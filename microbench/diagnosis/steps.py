@@ -47,6 +47,7 @@ CANDIDATES = 400  # distances between equal calls that are tried as a step's len
 SAMPLED = 4096  # calls that show whether such a distance is worth a try
 NUMBER = re.compile(r"\d+")
 OPTIMIZER = "Optimizer.step#"
+OF_PYTHON = re.compile(r"\bat::native::|^(?:triton|cupy|loop_\w*fusion|input_\w*fusion)_")  # kernels of its packages
 # A function of Python in a trace of PyTorch: "train.py(20): step".
 FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 # A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
@@ -128,10 +129,10 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     part = None
     if steps is None or (steps.count < FEWEST and not steps.calls_of):
         part = _first(trace, tokens, [one for one in _repeated(trace, tokens) if not _is_backward(trace, tokens, one)])
-    steps = steps or part or _first(trace, tokens, _annotated(trace, tokens, single=True))
-    if steps is not None and steps.found == "repetition" and steps.count < SHORT_LOOP:
+    if steps is None and part is not None and part.count < SHORT_LOOP:
         lasts_s = float(trace.work["end_ns"].max() - trace.work["begin_ns"].min()) * 1e-9
-        steps = steps if steps.count * steps.step_s >= LITTLE * lasts_s else None  # else it is a part of the start
+        part = part if part.count * part.step_s >= LITTLE * lasts_s else None  # else it is a part of the start
+    steps = steps or part or _first(trace, tokens, _annotated(trace, tokens, single=True))
     if steps is None:
         return None
     own = (one for one in loops if one.own and (steps.found, steps.name) != ("loop", one.place))
@@ -143,8 +144,10 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
 
 def runs_python(trace: Trace) -> bool:
     """Whether the trace shows that Python runs in the program."""
-    known = trace.format in ("PyTorch profiler", "XLA profiler") or "Python" in trace.versions
-    return known or any("python" in thread.name or thread.name.startswith("pt_") for thread in trace.threads)
+    if trace.format in ("PyTorch profiler", "XLA profiler") or "Python" in trace.versions:
+        return True
+    of_threads = any("python" in thread.name or thread.name.startswith("pt_") for thread in trace.threads)
+    return of_threads or any(OF_PYTHON.search(name) for name in trace.names)
 
 
 def pause_time(trace: Trace) -> float:

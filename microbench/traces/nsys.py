@@ -347,6 +347,7 @@ class _Reader:
         self._strings: dict[tuple[int, re.Pattern[str] | None], int] = {}
         self._texts: dict[object, int] = {}
         self._processes: dict[int, int] = {}
+        self._callers = set[int]()  # threads that call CUDA
 
     def trace(self, path: Path) -> Trace:
         calls, finder = self.calls()
@@ -413,6 +414,7 @@ class _Reader:
             return f"{text}{FAILED}{error})" if "Launch" in text else text
 
         def convert(piece: Numbers) -> tuple[Table, Numbers]:
+            self._callers.update(np.unique(piece[:, 2]).tolist())
             threads, names = self.thread_places(piece[:, 2]), self.string_places(piece[:, 4], API_VERSION)
             if (failed := piece[:, 5] > 0).any():
                 names[failed] = self.named(np.column_stack([names, piece[:, 5]])[failed], with_error)
@@ -511,13 +513,13 @@ class _Reader:
 
         def waiting(piece: Numbers) -> Table:
             """Calls of the operating system by threads that call CUDA, outside of these calls."""
-            threads = self.thread_places(piece[:, 2])
-            outside = np.isin(threads, calls["thread"])
+            piece = piece[np.isin(piece[:, 2], list(self._callers))]
+            threads, outside = self.thread_places(piece[:, 2]), np.ones(len(piece), bool)
             for thread in np.unique(threads[outside]):
                 own, of = calls[calls["thread"] == thread], threads == thread
                 ended = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(own["end_ns"]))
                 outside[of] &= piece[of, 0] >= ended[np.searchsorted(own["begin_ns"], piece[of, 0], "right")]
-            names = self.string_places(piece[outside, 3])
+            names = self.named(piece[outside, 3:4], lambda name: f"{self.export.string(name)} (libc)")
             return _table(RANGES, piece[outside], thread=threads[outside], name=names, kind=OPERATOR)
 
         types = "eventType" in self.export.tables.get(NVTX, frozenset())
