@@ -59,7 +59,7 @@ LINES = {
     "report": 8184,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3541,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2352,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
-    "service": 772,  # watching for hours: budget, metrics, alerts, who may ask
+    "service": 776,  # watching for hours: budget, metrics, alerts, who may ask
     "cli": 2664,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}

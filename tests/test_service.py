@@ -32,7 +32,7 @@ from microbench.library.answers import costs_of
 from microbench.recorder import cells
 from microbench.service.alerts import Alerts
 from microbench.service.budget import LEAST_BETWEEN_S, SETTLING_S, Budget, behind
-from microbench.service.door import MOST_BYTES, MOST_GUESTS, PATIENCE_S, Door, ask, run_folder
+from microbench.service.door import MOST_BYTES, MOST_GUESTS, PATIENCE_S, Door, _line, ask, run_folder
 from microbench.service.metrics import MOST_NAMES, Metrics
 from microbench.service.service import Service
 from microbench.service.windows import COUNTED, shown
@@ -371,6 +371,17 @@ def test_guests_who_say_nothing_do_not_keep_others_out(private: Path, door: Door
                 assert ask(os.getpid(), 5)["files"] == ["5"]
                 break
             assert time.monotonic() < until_s
+
+
+def test_an_answer_is_read_whose_sender_did_not_wait_for_the_question() -> None:
+    for asks_first in (True, False):
+        guest, host = socket.socketpair(socket.AF_UNIX)
+        with guest:
+            host.sendall(b"others ask already\n")
+            if asks_first:
+                guest.sendall(b"a question")  # which is lost
+            host.close()
+            assert _line(guest, 100) == b"others ask already\n"
 
 
 def test_sockets_of_killed_watches_go(private: Path) -> None:

@@ -142,7 +142,10 @@ def _line(side: socket.socket, most_bytes: int) -> bytes:
     """What the other side sends, up to the end of a line. Raises ValueError for too much, and for half a line."""
     data = b""
     while not data.endswith(b"\n"):
-        part = side.recv(MOST_BYTES)
+        try:
+            part = side.recv(MOST_BYTES)
+        except ConnectionResetError:  # it has closed without having read all, but what it sent is still there
+            part = side.recv(MOST_BYTES)
         data += part
         if not part or len(data) > most_bytes:
             raise ValueError
@@ -170,7 +173,8 @@ def ask(process: int, for_s: float) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as side:
             try:
                 side.connect(str(path))
-                side.sendall(json.dumps({"for_s": for_s}).encode() + b"\n")
+                with contextlib.suppress(BrokenPipeError):  # it has answered before it was asked: it has no time
+                    side.sendall(json.dumps({"for_s": for_s}).encode() + b"\n")
                 try:
                     line = _line(side, MOST_ANSWERED)
                 except KeyboardInterrupt:
