@@ -89,7 +89,7 @@ class Started:
             time.sleep(0.005)
 
     def workers(self) -> list[int]:
-        """Its workers. A child that is not yet a program of its own is none: while it is stopped, so is its parent."""
+        """Its workers, without a child that has not begun its program: to stop that stops the parent, too."""
         found = []
         with suppress(OSError):
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()

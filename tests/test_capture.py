@@ -1756,7 +1756,7 @@ def of_thread(a):
         assert "file" in {one.kind for one in report.blockers}
 
 
-def test_looking_goes_on_beside_a_profiler_of_c(tmp_path: Path) -> None:
+def test_looking_goes_on_beside_a_profiler_of_c() -> None:
     import cProfile
 
     with cProfile.Profile():

@@ -326,7 +326,7 @@ def test_a_step_is_not_three_because_loading_happens_to_repeat() -> None:
 
 @pytest.mark.parametrize(("turns", "looks", "found"), [(100, True, 98), (100, False, 0), (20, True, 0)])
 def test_a_long_loop_behind_a_longer_start_has_steps_if_it_looks(turns: int, looks: bool, found: int) -> None:
-    """Layers may repeat as often, but wait for nothing."""
+    """The layers of a model repeat as often, but the host does not wait in each."""
     made = Recorder()
     for kernel in range(40):
         made.launch(f"begins_{kernel}", 1_000_000)

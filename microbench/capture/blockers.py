@@ -256,7 +256,7 @@ def _called(looking: Looking, frame: types.FrameType, event: str, function: Any)
 
 @contextmanager
 def _watched(looking: Looking) -> Iterator[None]:
-    """Notes calls of the host: waits, prints, and what is written or started outside of the process."""
+    """Notes calls of the host: waits, prints, and what is read, written or started outside of the process."""
     trace = looking.given is None
 
     def wait(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -300,7 +300,7 @@ def _watched(looking: Looking) -> Iterator[None]:
             before = sys.getprofile()  # of C, such as cProfile's, it is no function and cannot be set again
             stack.callback(sys.setprofile, before if callable(before) else None)
             sys.setprofile(partial(_called, looking))
-            stack.callback(threading.setprofile, None)
+            stack.callback(threading.setprofile, threading.getprofile())
             threading.setprofile(partial(_called, looking))
         for holder, name in WAITS:
             title = f"{getattr(holder, '__name__', 'cuda').rpartition('.')[2]}.{name}"

@@ -265,7 +265,9 @@ class Graphed:
         graph.behind = [
             (holder, key, mapped(one, detached=True))
             for holder, key, was, *_ in (*behind, *anew)
-            if (one := now(holder, key)) is not was and (made := _storages(one)) and not made & known
+            if (one := now(holder, key)) is not was
+            and (made := _storages(one))
+            and (isinstance(one, torch.Tensor) or not made & known)  # a list of parameters keeps these
         ]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
@@ -1140,7 +1142,7 @@ def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
 
 @functools.cache
 def _stored(code: types.CodeType) -> frozenset[str]:
-    """The globals that code, and code within it, binds."""
+    """The names of the globals that a function assigns, also in functions within it."""
     within = (_stored(each) for each in code.co_consts if isinstance(each, types.CodeType))
     own = {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
     return frozenset(own.union(*within))

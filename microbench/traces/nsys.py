@@ -512,7 +512,7 @@ class _Reader:
             return _table(RANGES, piece, thread=self.thread_places(piece[:, 2]), name=piece[:, 4], kind=piece[:, 5])
 
         def waiting(piece: Numbers) -> Table:
-            """Calls of the operating system by threads that call CUDA, outside of these calls."""
+            """What threads that call CUDA do in the C library between their CUDA calls."""
             piece = piece[np.isin(piece[:, 2], list(self._callers))]
             threads, outside = self.thread_places(piece[:, 2]), np.ones(len(piece), bool)
             for thread in np.unique(threads[outside]):
