@@ -68,6 +68,9 @@ def test_a_tensor_of_one_number_is_varied_too() -> None:
     rate = torch.tensor(1e-3)
     drawn = {draw(rate, generator(seed)).item() for seed in range(20)}
     assert draw(rate, generator(1)).shape == rate.shape
+    numbers = torch.arange(3)
+    with torch.device("meta"):  # as torch.set_default_device("cuda") makes it another one
+        assert draw(rate, generator(1)).is_cpu == draw(numbers, generator(1)).is_cpu is True
     assert len(drawn) > 10
     assert 0.499e-3 <= min(drawn) < max(drawn) <= 1.501e-3
 
@@ -848,6 +851,21 @@ PAST: dict[str, Any] = {
     "a layer that goes": lambda layers: layers.pop("two"),
     "a hook that goes": lambda layers: layers["one"]._forward_hooks.clear(),
 }
+
+
+def test_a_model_that_learns_in_turn_has_a_graph_for_each() -> None:
+    from microbench import graphed
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    step = graphed(lambda a: model(a).sum().backward())
+    for call in range(20):
+        for one in model[1].parameters():
+            one.requires_grad = call % 2 == 0
+            one.grad = None
+        step(torch.ones(2, 4))
+        assert (model[1].weight.grad is not None) == (call % 2 == 0)
+    assert step.counts["captures"] == 2
+    assert step.counts["replays"] > 10
 
 
 class Doubles:

@@ -559,10 +559,12 @@ class Reads:
             return []
         return [(name, one, one.grad) for name, one in self.tensors.values() if one.is_leaf and one.requires_grad]
 
+    def _learns(self) -> bool:
+        return any("backward" in name or name == "grad" for name in self._names)
+
     def of_layers(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """What to look at if a change of layers, parameters or hooks was counted."""
-        learns = any("backward" in name or name == "grad" for name in self._names)
-        for name, one in self.tensors.values() if learns else ():
+        for name, one in self.tensors.values() if self._learns() else ():
             yield f"what {name} has for a gradient", partial(_learning, one)
         if self._layers:
             yield "the hooks of all layers", partial(_hooked, torch.nn.modules.module)
@@ -836,6 +838,11 @@ class Reads:
             if (storage := first.untyped_storage()) is first.untyped_storage():  # to() moves it
                 self._found[id(first), CALLED] = f"the memory of {name}", first.untyped_storage, CALLED
             del storage
+            parts = [(name, one), *((f"{name}.{key}", each) for key, each in one.named_children())]
+            for part, each in parts[:EACH] if self._learns() else ():  # the other parameters are looked at in turn
+                for key, leaf in itertools.islice(each.named_parameters(), 1):
+                    learns = f"{part}.{key}.requires_grad", partial(getattr, leaf, "requires_grad"), CALLED
+                    self._found[id(leaf), "requires_grad"] = learns
         hooks = [attributes[each] for each in OF_LAYERS if each.endswith("_hooks")]
         self._waiting.extend((name, each, NONE) for part in hooks for each in part.values())
 

@@ -673,7 +673,7 @@ def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
         return value
     if value.dtype == torch.bool:
         share = value.double().mean().item()
-        drawn = torch.rand(value.shape, generator=random) < share
+        drawn = torch.rand(value.shape, generator=random, device="cpu") < share
         return drawn.to(value.device)
     if value.is_complex():
         return value.flip(-1)
@@ -682,13 +682,13 @@ def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
         return value
     low, high = finite.min(), finite.max()
     if value.is_floating_point():  # a mask keeps its infinities
-        values = torch.randn(value.shape, generator=random, dtype=torch.float64).to(value.device)
+        values = torch.randn(value.shape, generator=random, dtype=torch.float64, device="cpu").to(value.device)
         spread = finite.std(correction=min(finite.numel() - 1, 1))
         if finite.numel() == 1:  # such as a rate
             low, high, spread = low - low.abs() / 2, high + high.abs() / 2, low.abs()
         drawn = (finite.mean() + spread * values).clamp(low, high)
         return torch.where(torch.isfinite(value), drawn, value.double()).to(value.dtype)
-    drawn = torch.randint(int(low), int(high) + 1, value.shape, generator=random)
+    drawn = torch.randint(int(low), int(high) + 1, value.shape, generator=random, device="cpu")
     return drawn.to(value.device, value.dtype)
 
 
