@@ -636,17 +636,17 @@ def test_a_graphed_function_counts_and_falls_back() -> None:
 def test_with_check_a_wrong_graph_is_an_error_at_its_first_replay() -> None:
     from microbench import graphed
 
-    state, rate = dict.fromkeys(range(100), 0), torch.tensor(0.5)  # too large to be looked at
+    state, rate = {number: [0] for number in range(100)}, torch.tensor(0.5)  # too large to be looked at
 
     def counts(a: Any) -> Any:
-        state[99] += 1
-        return a * state[99]
+        state[99][0] += 1
+        return a * state[99][0]
 
     step = graphed(counts, check=8)
     for _ in range(3):
         step(torch.ones(2))
-    assert state[99] == 3, "what the function does besides is done once"
-    with pytest.raises(RuntimeError, match=r"values of the host .* state\[99\]"):
+    assert state[99] == [3], "what the function does besides is done once"
+    with pytest.raises(RuntimeError, match=r"values of the host .* state\[99\]\[0\]"):
         [step(torch.ones(2)) for _ in range(3)]
     sound = graphed(check=8)(lambda a: a * rate)
     for number in range(20):
@@ -851,6 +851,71 @@ PAST: dict[str, Any] = {
     "a layer that goes": lambda layers: layers.pop("two"),
     "a hook that goes": lambda layers: layers["one"]._forward_hooks.clear(),
 }
+
+
+def test_what_a_call_changes_in_many_entries_is_seen_by_the_capture() -> None:
+    from microbench import graphed
+
+    window, table, array = deque([torch.zeros(())] * 100, maxlen=100), dict.fromkeys(range(100), 0.0), np.zeros(500)
+
+    def of_window(a: Any) -> Any:
+        window.append(a.mean())
+        return torch.stack([*window]).sum()
+
+    def of_table(a: Any) -> Any:
+        table[3] += 1
+        return a * table[3]
+
+    def of_array(a: Any) -> Any:
+        array[7] += 1
+        return a * float(array[7])
+
+    for function, name in ((of_window, "window"), (of_table, "table"), (of_array, "array")):
+        step = graphed(function)
+        for _ in range(12):
+            step(torch.ones(2))
+        assert [*step.reasons] == [f"each call changes {name}, and a replay would not"]
+    assert (len(window), table[3], array[7]) == (100, 12, 12)
+
+
+def test_data_that_comes_anew_is_told_by_what_it_holds() -> None:
+    from microbench import graphed
+
+    class Batch:
+        def __init__(self, number: float, weight: float) -> None:
+            self.a, self.weight = torch.full((2,), number), weight
+
+        def weighted(self) -> Any:
+            return self.a * self.weight
+
+    step = graphed(lambda batch: Space(b=batch.weighted()))
+    results = [step(Batch(float(number), 1 + number // 10)).b.tolist() for number in range(20)]
+    assert results == [[number * (1 + number // 10)] * 2 for number in range(20)]
+    assert step.counts["captures"] == 2
+    assert step.counts["replays"] == 20 - step.counts["warm-ups"]
+    kept = [Batch(0.0, 1.0), Batch(1.0, 1.0)]
+    add = graphed(lambda batch: batch.a.add_(1) if batch is kept[0] else batch.a * 2)
+    for number in range(12):
+        assert add(kept[number % 2]).tolist() == [[number // 2 + 1.0] * 2, [2.0] * 2][number % 2]
+
+
+def test_what_an_object_keeps_of_a_call_and_reads_in_it_is_no_state() -> None:
+    from microbench import graphed
+
+    class Trainer:
+        def step(self, a: Any) -> Any:
+            self.made = a * 2
+            self.loss = self.made.sum()
+            return self.loss + 1
+
+    trainer = Trainer()
+    step = graphed(trainer.step)
+    for number in range(12):
+        assert step(torch.full((2,), float(number))).item() == 4 * number + 1
+        assert (trainer.loss.item(), trainer.made.tolist()) == (4 * number, [2 * number] * 2)
+    assert step.counts["replays"] == 12 - step.counts["warm-ups"]
+    trainer.loss = torch.zeros(())
+    assert step(torch.ones(2)).item() == 5
 
 
 def test_a_model_that_learns_in_turn_has_a_graph_for_each() -> None:

@@ -43,10 +43,12 @@ SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
 LOOKED = (*SETTINGS, tuple, Iterator)
 WHOLE = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType, types.ModuleType
+OPEN = set[type]()  # of data: a call is told by what such an object holds, since each call passes another
 KERNELS = {"triton", "cupy", "numba", "numba_cuda", "cuda", "pycuda"}  # packages whose kernels PyTorch does not see
 CALLED = "()"  # the key of a value that its holder returns
 NOTHING = tuple, ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
+MOST_BYTES = 1 << 28  # of an array of the host that is compared around a capture
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 # A dictionary with so many places is known by its version. From Python 3.13 on it misses attributes that are set.
 MANY = 3 if dict_version is not None and sys.version_info < (3, 13) else sys.maxsize
@@ -118,6 +120,7 @@ class Graphed:
         self._warm_up, self._most = max(warm_up, 1), most
         self._graphs: list[Graph] = []
         self._passed: dict[Any, list[list[Any]]] = {}  # the tensors of each kind's warm-ups
+        self._came: dict[str, Any] = {}  # what is no tensor in the arguments, as it came first
         self._moving: set[int] = set()  # places of inputs for which another tensor came
         self._places: dict[Any, list[tuple[str, Any, Any]]] = {}  # what the function reads, by its inputs
         self._last: Graph | None = None
@@ -166,13 +169,16 @@ class Graphed:
             if tensors[place] is not one:
                 self._moving |= {place for place, one in graph.fixed if tensors[place] is not one}
                 self._graphs.remove(graph)
-                self._passed.clear()
-                self._anew.clear()
-                self._places.clear()
-                self._last = None
+                self._forget()
                 return self._eager("another tensor came for an input that had been the same", arguments, named)
         self._replays += 1
         return graph.replay(tensors)
+
+    def _forget(self) -> None:
+        self._passed.clear()
+        self._anew.clear()
+        self._places.clear()
+        self._last = None
 
     def _eager(self, reason: str, arguments: Any, named: Any) -> Any:
         self._counts["eager"] += 1
@@ -181,6 +187,9 @@ class Graphed:
 
     def _first(self, kind: Any, arguments: Any, named: Any, tensors: list[Any]) -> Any:
         """A call that no graph fits: a warm-up, the capture, or a call without a graph."""
+        if opened(self._came, (arguments, named)):
+            self._forget()
+            return self(*arguments, **named)
         if self._changing:
             return self._eager(f"each call changes {self._changing}, and a replay would not", arguments, named)
         places = self._places.get(kind[0])
@@ -240,6 +249,7 @@ class Graphed:
         """Capture the call and replay it. The graph is kept if others may be replayed: what this one binds anew must be
         ``unread``, or it is state."""
         self._counts["captures"] += 1
+        self._came.clear()
         reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
         places = self._places[kind[0]] = reads.places
         before, state, grads = [held(now(*place)) for _, *place in places], reads.state(tensors), reads.gradients()
@@ -503,6 +513,7 @@ class Reads:
             self.maybe: dict[tuple[int, Any], tuple[str, Any, Any]] = {}  # places that the function may bind anew
             self.states: set[tuple[int, Any]] = set()  # of these, tensors of optimizers, which facts() looks at
             self.behind: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where it leaves what it does not read
+            self._large: dict[int, tuple[str, Any]] = {}  # containers and arrays that only a capture looks at
             self._own: list[tuple[str, Any]] = []  # functions and objects of the user's
             self._ordered: dict[int, tuple[str, dict[Any, Any]]] = {}
             self.leading: set[int] = set()
@@ -534,8 +545,12 @@ class Reads:
         return [(name, one) for name, one in reached if not (one.is_cuda or one.is_inference() or one.is_pinned())]
 
     def state(self, inputs: Iterable[torch.Tensor]) -> dict[str, Any]:
-        """What a call may change on the host without binding anything: its tensors' versions, and random numbers."""
-        versions = {name: _on_host(one) for name, one in self.of_host(inputs)}
+        """What a call may change on the host without binding a name: its tensors' versions, entries, random numbers."""
+        versions: dict[str, Any] = {name: _on_host(one) for name, one in self.of_host(inputs)}
+        for name, one in self._large.values():
+            parts = (one, one.values()) if isinstance(one, dict) else (one,)
+            is_array = hasattr(one, "__array_interface__")
+            versions[name] = hash(one.tobytes()) if is_array else [[*map(Same, each)] for each in parts]
         for name, *place in self.places:
             one = now(*place)
             if isinstance(one, io.IOBase) and not one.closed and one.seekable():
@@ -719,6 +734,7 @@ class Reads:
         entries: list[tuple[Any, Any]] = list(one.items() if isinstance(one, dict) else enumerate(one))
         if len(one) > MOST_ENTRIES:
             self.left[f"{name}, of more than {MOST_ENTRIES} entries"] = None
+            self._large.update({id(one): (name, one)} if not more else {})
             entries = [each for each in entries if each[0] in self._names or each[0] in more]
         if isinstance(one, dict) and not more and len(one) <= MOST_ENTRIES:
             self._ordered[id(one)] = name, one
@@ -750,15 +766,14 @@ class Reads:
             if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
             value, named = one[key], f"{name}.{key}"
-            fixed = (every or key in self._names) and (
-                key not in self._written or (isinstance(value, torch.Tensor) and not layer)
-            )
+            fixed = (every or key in self._names) and key not in self._written
             if isinstance(value, LOOKED) or fixed:
                 self._add(named, one, layer(key) if layer else key, more if key in theirs else NONE)
             else:
                 if key in self._names or _are_numbers(value):
                     self.maybe[id(one), key] = named, one, layer(key) if layer else key
-                self.kept += [(one, key, value, named)] if isinstance(value, torch.Tensor) and not layer else []
+                elif isinstance(value, torch.Tensor) and not layer:
+                    self.kept.append((one, key, value, named))
                 self._waiting.append((named, value, more if key in theirs else NONE))
 
     def _of_object(self, name: str, one: Any, more: frozenset[str]) -> None:
@@ -770,6 +785,7 @@ class Reads:
                 self._found[id(one), bytes] = name, one.tobytes, CALLED
             else:
                 self.left[f"the host's array {name}"] = None
+                self._large.update({id(one): (name, one)} if one.nbytes < MOST_BYTES else {})
         if isinstance(one, bytearray | array.array):
             self._found[id(one), bytes] = name, partial(bytes, one), CALLED
         if not all(_is_own(each) for each in kind.__mro__ if each not in (object, torch.nn.Module)):
@@ -978,8 +994,10 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, places: list[Place]) -> None:
         super().__init__()
-        values = {(id(holder), key): now(holder, key) for holder, key, *_ in places}
-        self._of = {place: _storages(one) for place, one in values.items() if not isinstance(one, WHOLE[1:])}
+        self._values = {
+            (id(holder), key): now(holder, key) for holder, key, *_ in places
+        }  # no other gets their numbers
+        self._of = {place: _storages(one) for place, one in self._values.items() if not isinstance(one, WHOLE[1:])}
         self._used: set[int] = set()
 
     def __enter__(self) -> Any:
@@ -1112,8 +1130,23 @@ def _leaves(value: Any, name: str = "argument") -> Iterator[tuple[str, Any]]:
     if isinstance(value, tuple | list | dict):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _leaves(each, f"{name}[{key!r}]")
+    elif type(value) in OPEN:
+        yield from _leaves((type(value), vars(value)), name)
     elif not isinstance(value, (*SETTINGS, torch.Tensor)):
         yield name, value
+
+
+def opened(before: dict[str, Any], arguments: Any) -> bool:
+    """Whether data came as another object than ``before``: then its class is OPEN, told by what its objects hold."""
+    found = {type(one) for name, one in _leaves(arguments) if one is not before.setdefault(name, one) and _is_data(one)}
+    OPEN.update(found)
+    return bool(found)
+
+
+def _is_data(one: Any) -> bool:
+    """Whether it is an object of tensors and settings alone."""
+    inner = getattr(one, "__dict__", {})
+    return not isinstance(one, WHOLE) and not any(_leaves(inner)) and _has_tensors([inner])
 
 
 @functools.cache
@@ -1312,7 +1345,7 @@ def described(value: Any, tensors: list[Any]) -> Any:
         return plain(value)
     if isinstance(value, dict):
         return kind, tuple([(key, described(each, tensors)) for key, each in value.items()])
-    return Same(value)
+    return (kind, described(vars(value), tensors)) if kind in OPEN else Same(value)
 
 
 def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool = False) -> Any:
@@ -1340,9 +1373,9 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
         for key, each in copied.items():
             put(other, key, each)
         return _with_attributes(other, value, zip(value.values(), copied.values(), strict=True), tensor, detached)
-    if tensor is None and holds(value):
+    if kind in OPEN or (tensor is None and holds(value)):
         other = copy.copy(value)
-        vars(other).update(mapped(vars(value), detached=detached))
+        vars(other).update(mapped(vars(value), tensor, detached))
         return other
     return value
 
@@ -1369,23 +1402,31 @@ def holds(value: Any) -> bool:
 
 def strange(value: Any, known: set[int]) -> str:
     """The class of what is in a result, holds or gives tensors, and is neither known nor copied by mapped(); or ""."""
-    if id(value) in known or isinstance(value, (*SETTINGS, *WHOLE)):
+    if id(value) in known:
         return ""
-    if isinstance(value, Iterator):
+    if isinstance(value, Iterator) or _has_tensors(gc.get_referents(*(getattr(value, "__closure__", None) or ()))):
         return type(value).__name__
+    if isinstance(value, (*SETTINGS, *WHOLE)):
+        return ""
     if isinstance(value, tuple | list | dict):
         each = value.values() if isinstance(value, dict) else value
         return next(filter(None, (strange(one, known) for one in each)), "")
     if getattr(value, "__dict__", None):
         inner = [one for one in vars(value).values() if not isinstance(one, (dict, list, tuple, *SETTINGS, *WHOLE))]
-        return next((type(one).__name__ for one in inner if _has_tensors(getattr(one, "__dict__", {}).values())), "")
+        return next((type(one).__name__ for one in inner if _has_tensors([one])), "")
     each = gc.get_referents(value)
     deeper = [one for part in each if isinstance(part, dict | tuple) for one in gc.get_referents(part)]
     return type(value).__name__ if _has_tensors([*each, *deeper]) else ""
 
 
-def _has_tensors(each: Iterable[Any]) -> bool:
-    return any(isinstance(one, torch.Tensor) for one in each)
+def _has_tensors(each: Iterable[Any], within: int = 4) -> bool:
+    """Whether some are tensors, or hold some in attributes and containers, so many deep."""
+    for one in each:
+        inner = getattr(one, "__dict__", one)
+        parts = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, tuple | list) else ()
+        if isinstance(one, torch.Tensor) or (within and not isinstance(one, WHOLE) and _has_tensors(parts, within - 1)):
+            return True
+    return False
 
 
 def of_inputs(arguments: Any, named: Any) -> dict[str, Any]:

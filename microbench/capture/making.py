@@ -227,10 +227,13 @@ def examine(
     look: bool = True,
 ) -> bool:
     """Look for what stops a capture, then prove the graph; whether it is proved. ``given`` are inputs of the user's."""
-    from microbench.capture.graphed import Graphed
+    from microbench.capture.graphed import Graphed, opened
     from microbench.capture.proof import prove
     from microbench.capture.state import Kept
 
+    came: dict[str, Any] = {}
+    for each in given:
+        opened(came, each)
     start = Kept(eager, inputs)
     if look:
         stage("blockers")
