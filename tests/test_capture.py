@@ -853,6 +853,35 @@ PAST: dict[str, Any] = {
 }
 
 
+def test_a_capture_has_nodes_of_its_own_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench import graphed
+    from microbench.capture.graphed import renew
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.register_post_accumulate_grad_hook(lambda one: setattr(one, "grad", one.grad * 2))
+    place = weight.data_ptr()
+    old = torch.autograd.graph.get_gradient_edge(weight).node
+
+    def is_old() -> bool:
+        return torch.autograd.graph.get_gradient_edge(weight).node is old
+
+    renew([weight])
+    assert is_old(), "who holds it may have hooks there"
+    monkeypatch.setattr(gc, "get_objects", lambda: [])  # as if only a result held it
+    with monkeypatch.context() as several:
+        several.setattr(torch.distributed, "is_initialized", lambda: True)
+        renew([weight])
+        assert is_old()
+    step = graphed(lambda a: (a * weight).sum().backward())
+    for _ in range(6):
+        weight.grad = None
+        step(torch.ones(2))
+        assert weight.grad.tolist() == [2, 2], "a hook on the leaf stays"
+    assert step.counts["replays"] == 3
+    assert not is_old()
+    assert (weight.data_ptr(), weight.dtype) == (place, torch.float32)
+
+
 def test_what_a_call_changes_in_many_entries_is_seen_by_the_capture() -> None:
     from microbench import graphed
 

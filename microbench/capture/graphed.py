@@ -170,7 +170,9 @@ class Graphed:
                 self._moving |= {place for place, one in graph.fixed if tensors[place] is not one}
                 self._graphs.remove(graph)
                 self._forget()
-                return self._eager("another tensor came for an input that had been the same", arguments, named)
+                of_host = "an input is a tensor of the host, whose values a graph keeps, and another one came"
+                same = "another tensor came for an input that had been the same"
+                return self._eager(same if one.is_cuda else of_host, arguments, named)
         self._replays += 1
         return graph.replay(tensors)
 
@@ -263,6 +265,7 @@ class Graphed:
             if one.is_leaf and one.grad is not None and one.grad.layout is torch.strided
         ]
         memory += [(name, grad, grad.data_ptr()) for name, grad in given]
+        renew(one for _, one, _ in memory)
         try:
             graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
         finally:
@@ -1290,6 +1293,22 @@ class Same:
 
     def __hash__(self) -> int:
         return id(self.value)
+
+
+def renew(tensors: Iterable[torch.Tensor]) -> None:
+    """Let leaves have other nodes in the next backward pass. A result of an earlier call that is still there keeps the
+    old ones, which belong to that call's stream: the default one must not take part in a capture.
+
+    Nodes that somebody holds, and those of several processes, may have hooks, and stay.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return
+    held = {id(one.variable) for one in gc.get_objects() if type(one).__name__ == "AccumulateGrad"}
+    for one in tensors:
+        if one.is_leaf and one.requires_grad and id(one) not in held:
+            data = one.data
+            one.data = data.new_empty(0, dtype=torch.float32 if data.dtype is torch.float64 else torch.float64)
+            one.data = data  # PyTorch drops the node of a tensor whose type changes
 
 
 def after_failure(stream: torch.cuda.Stream) -> None:

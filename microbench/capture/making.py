@@ -282,7 +282,7 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
     import torch
 
     from microbench.capture import blockers
-    from microbench.capture.graphed import Graph
+    from microbench.capture.graphed import Graph, renew
 
     call = partial(eager, *inputs[0], **inputs[1])
     optimizers = [one for one in start.reached.objects if isinstance(one, torch.optim.Optimizer)]
@@ -302,6 +302,7 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
                 state.update({"step": state["step"].cuda()} if isinstance(state.get("step"), torch.Tensor) else {})
         for _ in range(2):
             call()
+        renew(one for one in start.reached.ends.values() if isinstance(one, torch.Tensor))
         graph = blockers.rest(call, looked.results, lambda replaced: Graph(replaced, (), {}, [], [], copies=False))
         return timed({"rest": lambda: graph.replay([]), "eager": call})[0]
 

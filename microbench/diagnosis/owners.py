@@ -39,14 +39,47 @@ PARTS = (
 )  # fmt: skip
 
 
+# Functions in which a library compiles, whatever these call, and what helps where that is in each step.
+COMPILERS = tuple(
+    (re.compile(path), f"{name} compiler", helps)
+    for name, path, helps in (
+        (
+            "jax's", r"jax/_src/(?:compiler|interpreters/mlir|interpreters/pxla)\.py(?:\(\d+\):)? (?!ExecuteReplicated)\S*"
+            r"(?:[cC]ompil|lower)",
+            "pass the same shapes and static arguments: each new one is compiled",
+        ),
+        (
+            "torch.compile's", r"torch/(?:_dynamo/(?:convert_frame|output_graph)|_inductor/(?:compile_fx|graph|codecache"
+            r"|scheduler))\.py",
+            "pass the same shapes and types, or dynamic=True; TORCH_LOGS=recompiles names what is compiled again",
+        ),
+        (
+            "Triton's", r"triton/compiler/compiler\.py",
+            "pass the same constexpr arguments: each new one is compiled",
+        ),
+        (
+            "Numba's", r"numba(?:_cuda/numba)?/(?:core|cuda)/(?:core/)?compiler\w*\.py",
+            "define the kernel once, and pass the same types: each new one is compiled",
+        ),
+        (
+            "CuPy's", r"cupy/cuda/compiler\.py",
+            "make the kernel once, before the loop, and pass what changes as an argument",
+        ),
+    )
+)  # fmt: skip
+
+COMPILES = frozenset(name for _, name, _ in COMPILERS)
+
 # What usually helps, by owner. A framework's host code prepares work of the GPU, unless it computes itself.
 SUBMITTERS = (
     OPERATORS, ELSEWHERE, BACKWARD, "torch.nn modules", "torch.autograd", "torch", "transformers", "diffusers", "timm",
     "torchvision", "torch_geometric",
 )  # fmt: skip
 LOOPS = ("lightning", "pytorch_lightning", "accelerate", "deepspeed", "ignite", "fastai")  # have the program's loop
-FRAMEWORK = {*SUBMITTERS, "torch.optim", COMPILED, "cupy", "jax", "jaxlib", "flax", "optax"}
+JAX = ("jax", "jaxlib", "flax", "optax")
+FRAMEWORK = {*SUBMITTERS, "torch.optim", COMPILED, "cupy", *JAX}
 HELPS = {
+    **{name: helps for _, name, helps in COMPILERS},
     **dict.fromkeys(SUBMITTERS, "a graph or torch.compile saves it"),
     "torch.optim": "a graph of the whole step",
     COMPILED: "mode='reduce-overhead' replays graphs",
@@ -54,7 +87,7 @@ HELPS = {
     REQUESTS: "more requests at once; nothing here is slow",
     AWAITS: "more workers (num_workers=) that stay (persistent_workers=True), or less work for each item",
     GARBAGE: "gc.freeze() after the warm-up, or fewer objects",
-    **dict.fromkeys(("jax", "jaxlib", "flax", "optax"), "several steps in one jitted function"),
+    **dict.fromkeys(JAX, "several steps in one jitted function"),
     "cupy": "a graph saves it: stream.begin_capture()",
     OWN: "a graph saves what only submits work; do the rest once, or ahead in another process",
     LIBRARY: "do it once, or ahead in another process",
@@ -164,6 +197,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     importing = next((place for place, name in enumerate(names) if name.startswith("<frozen importlib")), None)
     if importing is not None:
         return IMPORTS, names[max(importing - 1, 0)]
+    if compiler := next(filter(None, map(compiler_of, names)), ""):
+        return compiler, next(name for name in names if compiler_of(name))
     found: tuple[str, str] | None = None
     for place, name in reversed(list(enumerate(names))):
         if found is None and (waits := _waits(name)):
@@ -191,8 +226,10 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
 
 
 def own_line(owner: str, names: Sequence[str]) -> str:
-    """The program's own line that calls a package which is no framework, because it can be changed. "" without one."""
-    if owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in ")):
+    """The program's own line that calls a compiler, JAX, CuPy, or a package which is no framework, because it can be
+    changed. "" without one."""
+    known = owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in "))
+    if known and owner not in COMPILES | {"cupy", *JAX}:
         return ""
     line = next((name for name in reversed(names) if LINE_OF_CODE.search(name) and _of_name(name) == OWN), "")
     return line if line.partition("/")[0].partition(".py:")[0] != owner.removeprefix(PYTHONS) else ""
@@ -201,6 +238,12 @@ def own_line(owner: str, names: Sequence[str]) -> str:
 def awaits(owner: str) -> bool:
     """Whether an owner is a wait for something else than the GPU, a processor or Python's lock."""
     return owner.startswith(f"{WAITING}in ") or owner in (AWAITS, REQUESTS)
+
+
+def compiler_of(name: str) -> str:
+    """The compiler that a function belongs to; "" if it belongs to none."""
+    path = PACKAGES.sub("", name)
+    return next((compiler for pattern, compiler, _ in COMPILERS if pattern.match(path)), "")
 
 
 def _waits(name: str) -> str:

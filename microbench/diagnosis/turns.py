@@ -39,6 +39,7 @@ class Turns(NamedTuple):
     all_submits: int
     turn_s: float
     cut: bool  # of a fast loop only some turns are noted
+    recorded: int  # turns in the recording, of which the trace is a part
 
 
 def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
@@ -77,7 +78,8 @@ def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
             all_ns, ends_ns = inside["at_ns"], stretch["at_ns"]
             all_submits = sum(int(one.sum()) for one in each)
             submits = submits if often else submits[:0]
-            found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, all_submits, turn_ns * 1e-9, cut))
+            turn_s = turn_ns * 1e-9
+            found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, all_submits, turn_s, cut, len(rows)))
     return sorted(found, key=lambda one: -one.turn_s)
 
 
@@ -137,7 +139,8 @@ def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]
         for loop in (one for one in loops if one.own == own and len(one.submits)):
             if _covered(names, loop) and (not chosen or _is_iteration(chosen[0], loop, idle)):
                 chosen.insert(0, loop)
-        if found := [loop for loop in chosen if len(loop.ends_ns) >= FEWEST]:
+        # A program's own loop with fewer ends in a part of the recording is better than a library's.
+        if found := [loop for loop in chosen if len(loop.ends_ns) >= FEWEST - own and loop.recorded >= FEWEST]:
             return found
     return []
 

@@ -39,6 +39,7 @@ from microbench.diagnosis.kernel_names import family
 from microbench.diagnosis.owners import (
     AWAITS,
     COMPILED,
+    COMPILES,
     ELSEWHERE,
     FRAMEWORK,
     HELPS,
@@ -1145,6 +1146,8 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         name, waits_s, often = kernel
         title += f", and the GPU waits {as_time(waits_s)} before {plain(name, LONGEST_NAME)}, {often} times a step"
         change = "See what the host does each time before it launches that kernel, and do it once, or ahead"
+    elif most is not None and most.name in COMPILES:
+        change = f"{most.helps[0].upper()}{most.helps[1:]}. If it compiles once, record after that"
     elif most is not None and most.name == COMPILED:
         change = "It may compile or capture there: record after that; TORCH_LOGS=recompiles names what compiles again"
     elif most is not None and most.name in (OWN, "numpy") and _brings_data(diagnosis):

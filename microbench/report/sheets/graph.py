@@ -19,6 +19,8 @@ IN_PLACE = "keep it in a tensor on the GPU that is written in place (copy_, add_
 CHANGES = {
     "random numbers of": "draw them on the GPU (device='cuda'), or pass them in as tensors",
     "what the iterator": "take from it outside of the function, and pass in what it yields",
+    "an input is a tensor of the host": "pass it on the GPU; where sizes follow from its values, pad to a fixed size",
+    "each call changes its arguments": "leave them as they are: batch['labels'], not batch.pop('labels')",
     "each call changes": IN_PLACE,
     "another value in too many calls": IN_PLACE,
     "other values in too many calls": IN_PLACE,
