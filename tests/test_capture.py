@@ -323,6 +323,28 @@ def test_a_function_that_differs_from_itself_by_more_than_rounding_is_not_repeat
     assert both.over_scatter()[0] == NOT_REPEATABLE
 
 
+@pytest.mark.parametrize(("apart", "says"), [(1.0, ""), (5.0, "the graph computes something else")])
+def test_noise_that_a_function_leaves_is_compared_with_its_own(apart: float, says: str) -> None:
+    from microbench.capture.proof import Both
+
+    # As the bias before a batch norm, whose gradient is a sum of terms that cancel out.
+    state, turn = {f"weight{number}": torch.ones(4) for number in range(40)}, itertools.count()
+
+    def step(a: Any, of: float = 1.0) -> Any:
+        state["weight7"].copy_(torch.tensor([1.0, -1.0, 1.0, -1.0]) * (of if next(turn) % 2 else 0.5))
+        return a * state["weight3"]
+
+    both = Both(step, lambda a: step(a, apart))
+    for _ in range(6):
+        both.call((torch.randn(4),), {})
+        assert both.why == ""
+    assert both.over_scatter()[0] == says
+    assert (both.noise, both.widest) == (["state['weight7']"], 0.0)
+    outer = Both(lambda a: a * step(a)[0] * (1 + next(turn) % 2), step)
+    outer.call((torch.ones(4),), {})
+    assert outer.noise == [], "what it returns is no noise"
+
+
 def test_nothing_of_a_call_is_kept_that_would_break_the_capture() -> None:
     from microbench import graphed
     from microbench.capture.blockers import blockers
@@ -867,7 +889,7 @@ def test_a_capture_has_nodes_of_its_own_for_the_backward_pass(monkeypatch: pytes
 
     renew([weight])
     assert is_old(), "who holds it may have hooks there"
-    monkeypatch.setattr(gc, "get_objects", lambda: [])  # as if only a result held it
+    monkeypatch.setattr(gc, "get_objects", list)  # as if only a result held it
     with monkeypatch.context() as several:
         several.setattr(torch.distributed, "is_initialized", lambda: True)
         renew([weight])

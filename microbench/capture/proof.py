@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import gc
 import inspect
+import math
 import sys
 import warnings
 from collections import Counter
@@ -39,6 +40,7 @@ from microbench.capture.graphed import (
     was_written,
 )
 from microbench.capture.state import After, Kept, after, fill, reached
+from microbench.core.units import counted
 from microbench.experiments.own.culprit import attempt
 
 CALLS = 200  # of each run
@@ -49,6 +51,7 @@ CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough 
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
 ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
+LITTLE = 0.05  # of what is compared, which may be noise
 RANDOM, USER = "random numbers of ", "your code"
 FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
 OTHER = "the graph computes something else"
@@ -180,7 +183,7 @@ def prove(
             both = plan.step_by_step(Both(function, other))
             if both.why:
                 return proof(both.why, both.difference)
-            scatter = f"the function's own scatter ({both.widest:.1g})"
+            scatter = both.scatter
         else:
             grown, found = changed_on_host(eager.end, graph.end), differences(eager, graph)
             exact = not grown and not found
@@ -336,10 +339,13 @@ class Plan:
         way: Any = AsCaptured if as_captured else lambda one: one
         function = way(self._function)
         base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
-        noise = 0.0 if exact else _widest(differences(base, self.run(_aside(function), CHANGE_CALLS)))
+        own = [] if exact else differences(base, self.run(_aside(function), CHANGE_CALLS))
+        of_name = {one.name: one.relative for one in own if not is_rounding(one)}
+        noise = _widest(filter(is_rounding, own))
 
         def effect(one: Ran, other: Ran, noise: float) -> list[Deviation]:
-            return [each for each in differences(one, other) if each.relative > OVER_SCATTER * noise]
+            found = differences(one, other)
+            return [each for each in found if each.relative > OVER_SCATTER * of_name.get(each.name, noise)]
 
         for name, holder, key, value, changed in self._changes(self._function):
             ended = attempt(partial(self.run, function, CHANGE_CALLS, (holder, key, changed)))
@@ -350,8 +356,8 @@ class Plan:
             eager: Any = ended.result
             if not effect(base, eager, noise):
                 continue
-            own = proved.options["also"]
-            for number, also in enumerate((own, own, _looking(name, value, names))):
+            given = proved.options["also"]
+            for number, also in enumerate((given, given, _looking(name, value, names))):
                 if also is None:
                     break
                 if number == 1:  # a function that rounds otherwise now and then does so elsewhere the next time
@@ -368,11 +374,13 @@ class Plan:
                     self._start.restore()
                 # What differs before the change does not come from it.
                 found = differences(eager, graph, CHANGE_AT)
-                before = max(_widest(found), noise)
-                if all(is_rounding(one) or one.relative <= OVER_SCATTER * noise for one in found):
+                before = max(_widest(one for one in found if one.name not in of_name), noise)
+                if all(
+                    is_rounding(one) or one.relative <= OVER_SCATTER * of_name.get(one.name, noise) for one in found
+                ):
                     found = [one for one in effect(eager, graph, before) if exact or not is_rounding(one)]
                 if not found:
-                    if also is not own:
+                    if also is not given:
                         self.also.append(name)
                     break
             if found:
@@ -430,14 +438,32 @@ class Both:
         self._again = _nudging(function) if nudged else _aside(function)
         self._over = OVER_NUDGED if nudged else OVER_SCATTER
         self._scatter: dict[str, Deviation] = {}
+        self._compared = 0
         self._found: dict[str, Deviation] = {}
         self.why = ""
         self.difference: Difference | None = None
 
     @property
     def widest(self) -> float:
-        """How far two calls of the function itself lie apart at most; nudged, the second reads other last bits."""
-        return _widest(self._scatter.values())
+        """How far two calls of the function itself lie apart at most, but for ``noise``; nudged, the second reads other
+        last bits."""
+        return _widest(one for one in self._scatter.values() if one.name not in self.noise)
+
+    @property
+    def scatter(self) -> str:
+        """How far two calls of the function itself lie apart, in words."""
+        noise = self.noise  # which tells little of the graph
+        others = f"; {counted(len(noise), 'value')} are noise, such as {noise[0]}" if noise else ""
+        return f"the function's own scatter ({self.widest:.1g}{others})"
+
+    @property
+    def noise(self) -> list[str]:
+        """Names of what two calls of the function leave apart by more than rounding, such as a gradient whose terms
+        cancel out and the parameter that follows it. Empty if that is more than a little, or what it returns."""
+        found = [one for one in self._scatter.values() if not is_rounding(one)]
+        known = not any(one.name.startswith("output") or math.isinf(one.relative) for one in found)
+        few = known and len(found) <= LITTLE * self._compared and self._over == OVER_SCATTER
+        return [one.name for one in found] if few else []
 
     @property
     def found(self) -> float:
@@ -455,14 +481,16 @@ class Both:
             turns.append(Ran(values, after(self._function, (arguments, named))))
         self._calls += 1
         eager, again, graph = turns
+        self._compared = len(eager.end.values) + sum(map(len, eager.kept.values()))
         for deviation in differences(eager, again):
             _keep(self._scatter, deviation)
         if (grown := changed_on_host(eager.end, graph.end)) is not None:
             self.why, self.difference = FROZEN_HOST, grown._replace(call=self._calls)
             return result
+        noise = self.noise
         for deviation in differences(eager, graph):
             _keep(self._found, deviation)
-            if not is_rounding(deviation):
+            if not is_rounding(deviation) and deviation.name not in noise:
                 scatter = self._scatter.get(deviation.name)
                 repeats = scatter is None or is_rounding(scatter) or self._over == OVER_NUDGED
                 self.why = OTHER if repeats else NOT_REPEATABLE
@@ -474,11 +502,11 @@ class Both:
 
         That is the widest of all it returns and leaves, but for other last bits, which each value feels in its own way.
         """
-        nudged = self._over == OVER_NUDGED
-        unlike = [one for one in self._scatter.values() if not nudged and not is_rounding(one)]
+        nudged, noise = self._over == OVER_NUDGED, self.noise
+        unlike = [one for one in self._scatter.values() if not (nudged or is_rounding(one) or one.name in noise)]
         if unlike:
             return NOT_REPEATABLE, unlike[0].told
-        own = {one.name: one.relative for one in self._scatter.values()} if nudged else {}
+        own = {one.name: one.relative for one in self._scatter.values() if nudged or one.name in noise}
         least = 0.0 if nudged else self.widest
         wide = [one for one in self._found.values() if one.relative > self._over * own.get(one.name, least)]
         if not wide:

@@ -56,6 +56,10 @@ FIRST = {
     "allocates": "Allocate before the step, or from a memory pool",
     "loads code": "Run each kernel once before the capture",
 }
+OF_NUMBA = (
+    "Pass arrays of the GPU, made once before the loop (cuda.to_device), and copy back what is read: a launch copies "
+    "NumPy's arrays to the GPU and back"
+)
 # How PyTorch's allocator calls the driver less, by whether it gives memory back.
 SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 ALLOCATING: Mapping[bool, str] = {
@@ -157,6 +161,8 @@ def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
 
 
 def _remedy(trace: Trace, blocker: Blocker) -> str:
+    if blocker.why in (COPY_IN, "copies pageable memory") and program_of(trace) == "numba":
+        return OF_NUMBA
     if blocker.why != "waits for the GPU" or not _reads_values(trace):
         return FIRST[blocker.why] if runs_python(trace) else FIRST[blocker.why].partition(": .to(")[0]
     recording = trace.format == "microbench recording"

@@ -667,11 +667,11 @@ def _with_interval(step: Step, typical: Recorded, fit: Fit, workload: Workload, 
 
 def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> str:
     """Why nothing is predicted; empty if something is. ``off`` is how much too long the recorded step is played."""
+    if typical.replays:
+        return REPLAYS
     stopped = forbidden(health, "prediction")
     if stopped is not None:
         return stopped.why
-    if typical.replays:
-        return REPLAYS
     if not typical.launches:
         return "the step launches no kernels"
     if typical.refused:

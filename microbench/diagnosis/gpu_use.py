@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, counted, percent, plain, quantity, round_percent
+from microbench.diagnosis.advice import SUBMITTING
 from microbench.diagnosis.communication import kinds_of_work
 from microbench.diagnosis.diagnosis import Diagnosis, each, window_of
 from microbench.diagnosis.host_time import BETWEEN, ON_MANAGED
@@ -23,7 +24,7 @@ from microbench.traces.trace import NONE, WORK_KINDS, Table, migrates, name_of
 
 BoolArray = npt.NDArray[np.bool_]
 
-WORTH_A_LINE = 0.1  # of the time
+WORTH_A_LINE, MOSTLY = 0.1, 0.75  # of the time: for a line, and for kernels to be looked at whatever the verdict is
 # Nearly every GPU has more multiprocessors. A block of fewer threads leaves lanes of its warp idle. A kernel as long is
 # paced by its work, not by its start.
 FEW_BLOCKS, WARP, LONG_NS = 8, 32, 20_000
@@ -315,10 +316,11 @@ def largest(diagnosis: Diagnosis) -> list[KernelTime]:
 def _largest(diagnosis: Diagnosis, span_s: float) -> Iterator[Finding]:
     """Name the kernels that take most of a GPU-bound step, or graphs whose kernels were not recorded."""
     long = [one for one in largest(diagnosis)[:3] if one.seconds > WORTH_A_LINE * each(diagnosis, span_s)]
-    if diagnosis.bound == "GPU-bound" and long and unfilled_s(diagnosis) <= WORTH_A_LINE * span_s:
+    works = diagnosis.idle.busy_s / span_s if diagnosis.idle is not None else 1.0
+    busy = diagnosis.bound == "GPU-bound" or (works >= MOSTLY and diagnosis.bound in SUBMITTING)
+    if busy and long and unfilled_s(diagnosis) <= WORTH_A_LINE * span_s:
         named = (f"{plain(one.name, LONGEST_NAME)} {as_time(one.seconds)}" for one in long)
         share = sum(one.seconds for one in long) / each(diagnosis, span_s)
-        works = diagnosis.idle.busy_s / span_s if diagnosis.idle is not None else 1.0
         own = said(diagnosis.trace, BETWEEN) != BETWEEN
         yield Finding(
             rule="diagnose.kernels",
@@ -326,7 +328,8 @@ def _largest(diagnosis: Diagnosis, span_s: float) -> Iterator[Finding]:
             title=f"The largest kernels take {percent(min(share, works))} of the "
             f"{'step' if diagnosis.steps else 'time'}: {'; '.join(named)}",
             text="",
-            threshold=f"GPU-bound, and kernels of one family take more than {round_percent(WORTH_A_LINE)} of the time",
+            threshold=f"GPU-bound or busy for {round_percent(MOSTLY)} of the time, and kernels of a family take more "
+            f"than {round_percent(WORTH_A_LINE)} of it",
             advice=f"`microbench measure {'FILE.cu:KERNEL' if own else 'FILE.py::STEP'}` says what limits them",
         )
     graphs = diagnosis.trace.work[_in_window(diagnosis) & (diagnosis.trace.work["kind"] == WORK_KINDS.index("graph"))]

@@ -51,7 +51,7 @@ def _calls(counting: Counting, *figures: str) -> IntArray:
 def _made(diagnosis: Diagnosis, counting: Counting, figures: Mapping[str, Number]) -> Iterator[Finding]:
     """Graphs that are instantiated in each step, and those that are launched once for each time they are made."""
     made, launched = figures.get("graphs", 0), figures.get("replays", 0)
-    if not made:
+    if round(made) < 1:
         return
     calls = diagnosis.trace.calls[_calls(counting, "graphs")]
     takes_s = float((calls["end_ns"] - calls["begin_ns"]).sum()) * 1e-9 / counting.steps

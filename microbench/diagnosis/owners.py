@@ -44,13 +44,13 @@ COMPILERS = tuple(
     (re.compile(path), f"{name} compiler", helps)
     for name, path, helps in (
         (
-            "jax's", r"jax/_src/(?:compiler|interpreters/mlir|interpreters/pxla)\.py(?:\(\d+\):)? (?!ExecuteReplicated)\S*"
-            r"(?:[cC]ompil|lower)",
+            "jax's", r"jax/_src/(?:compiler|interpreters/mlir|interpreters/pxla)\.py(?:\(\d+\):)? "
+            r"(?!ExecuteReplicated)\S*(?:[cC]ompil|lower)",
             "pass the same shapes and static arguments: each new one is compiled",
         ),
         (
-            "torch.compile's", r"torch/(?:_dynamo/(?:convert_frame|output_graph)|_inductor/(?:compile_fx|graph|codecache"
-            r"|scheduler))\.py",
+            "torch.compile's", r"torch/(?:_dynamo/(?:convert_frame|output_graph)"
+            r"|_inductor/(?:compile_fx|graph|codecache|scheduler))\.py",
             "pass the same shapes and types, or dynamic=True; TORCH_LOGS=recompiles names what is compiled again",
         ),
         (

@@ -47,12 +47,13 @@ class Rank(NamedTuple):
 
 
 class Odd(msgspec.Struct, frozen=True):
-    """An outlier among the traces: in what, its value, and the median of all."""
+    """An outlier among the traces: in what, its value, the median of all, and whether it has more than that."""
 
     name: str
     what: str
     value: str
     median: str
+    more: bool
 
 
 def names(several: Sequence[Diagnosis]) -> list[str]:
@@ -282,7 +283,9 @@ def odd_ranks(several: Sequence[Diagnosis]) -> list[Odd]:
         deviation = statistics.median(abs(value - median) for _, value in known)
         limit = max(DEVIATIONS * deviation, LEAST_SHARE * median)
         found += [
-            Odd(name, what, as_time(value), as_time(median)) for name, value in known if abs(value - median) > limit
+            Odd(name, what, as_time(value), as_time(median), value > median)
+            for name, value in known
+            if abs(value - median) > limit
         ]
     return found
 
@@ -403,14 +406,15 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
         title = f"{len(several)} traces are alike"
         return Finding(rule="diagnose.ranks", severity="good", title=title, text="", threshold=threshold)
     outliers = list(dict.fromkeys(one.name for one in odd))
-    first = odd[0]
+    first = next((one for one in odd if one.more), odd[0])
+    change = "Look at that rank's host" if first.more else "It has less to do: give every rank the same work"
     return Finding(
         rule="diagnose.ranks",
         severity="warning",
         title=f"Outliers among the ranks: {', '.join(outliers[:3])}{' and others' if len(outliers) > 3 else ''}",
         text=f"{first.name}: {first.what} takes {first.value}, in the median {first.median}.",
         threshold=threshold,
-        advice=f"{first.name} takes {first.value} for {first.what} (median {first.median}). Look at that rank's host",
+        advice=f"{first.name} takes {first.value} for {first.what} (median {first.median}). {change}",
     )
 
 

@@ -44,6 +44,9 @@ KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many
 # If pauses shrink by so many seconds for each second that the rest of the step grows, they wait for something that
 # comes at its own pace. The fewest steps that show this, and the most (the last ones of the trace) that are examined.
 PACED, FEWEST_PACED, MOST_PACED = 0.5, 6, 500
+# Half of it is enough if so many steps together vary at most twice as much as one: what is late once comes early then.
+# Steps that know nothing of one another vary 2.8 times as much.
+TOGETHER, BOUNDED = 8, 2.0
 # A pause that is so many times the longest other time between two calls is the program's own. A shorter one may as well
 # be the framework's, of which a graph has none: on a slow host its time between two launches may pass 1 ms.
 STANDS_OUT = 2.0
@@ -517,6 +520,8 @@ def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64])
     The slope is the median of those between any two steps (Theil and Sen), which a few odd steps do not change. Steps
     that hardly pause, because what they wait for was ready, are left out.
     """
+    several_s = np.convolve(period_s[-MOST_PACED:], np.ones(TOGETHER), "valid")
+    clocked = len(several_s) >= 3 * TOGETHER and _spread(several_s) <= BOUNDED * _spread(period_s[-MOST_PACED:])
     waiting = pauses_s > PAUSE_S
     pauses_s, period_s = pauses_s[waiting][-MOST_PACED:], period_s[waiting][-MOST_PACED:]
     rest_s = period_s - pauses_s
@@ -526,7 +531,11 @@ def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64])
     if len(rest_s) < FEWEST_PACED or 2 * np.count_nonzero(known) <= len(known):
         return None
     slopes = (pauses_s[second] - pauses_s[first])[known] / apart_s[known]
-    return float(np.median(period_s)) if np.median(slopes) <= -PACED else None
+    return float(np.median(period_s)) if np.median(slopes) <= -PACED / (2 if clocked else 1) else None
+
+
+def _spread(values: npt.NDArray[np.float64]) -> float:
+    return float(np.median(np.abs(values - np.median(values))))
 
 
 def is_pageable(work: Table) -> npt.NDArray[np.bool_]:

@@ -291,24 +291,28 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
     span_ns = int(calls["end_ns"].max() - calls["begin_ns"][0] - waited_ns)
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for place, (name, thread) in enumerate(zip(annotations["name"], annotations["thread"], strict=True)):
-        if not name_of(trace, name).startswith("nccl"):  # NCCL's own ranges of its calls
+        if not name_of(trace, name).startswith(("nccl", "## Call Compiled")):  # a library's own ranges of its calls
             groups[NUMBER.sub("", name_of(trace, name)), int(thread)].append(place)
     work = trace.work[trace.work["call"] != NONE]
     at_ns, lasts_ns = trace.calls["begin_ns"][work["call"]], work["end_ns"] - work["begin_ns"]
-    middle_ns = np.median(at_ns) if len(at_ns) else 0
+    middle_ns, sorted_ns = np.median(at_ns) if len(at_ns) else 0, np.sort(at_ns)
     found: list[tuple[float, Found]] = []
     for (name, _), places in groups.items():
         ranges = annotations[places]
         apart = np.all(ranges["begin_ns"][1:] >= ranges["end_ns"][:-1])
+        submits = np.diff(np.searchsorted(sorted_ns, [ranges["begin_ns"], ranges["end_ns"]]), axis=0)[0]
+        ranges = ranges[submits > 0]  # a server's idle turns are no steps
+        if not len(ranges):
+            continue
         covered = float((ranges["end_ns"] - ranges["begin_ns"]).sum()) / max(span_ns, 1)
-        begins_ns, few = ranges["begin_ns"], len(places) < FEWEST
+        begins_ns, few = ranges["begin_ns"], len(ranges) < FEWEST
         works = (at_ns >= begins_ns[-1]) & (at_ns < ranges["end_ns"][-1])  # the last one
-        ended = len(places) <= MOST_ENDED and ranges["end_ns"][-1] <= trace.calls["begin_ns"][-1] and works.any()
+        ended = len(ranges) <= MOST_ENDED and ranges["end_ns"][-1] <= trace.calls["begin_ns"][-1] and works.any()
         ended |= few
         if ended:
             begins_ns = np.append(begins_ns, ranges["end_ns"][-1])
-        numbered = name != name_of(trace, int(ranges["name"][0])) or name.startswith(OPTIMIZER)
-        if not apart or (len(places) > 1 if single else few and not numbered):
+        numbered = name != name_of(trace, int(annotations["name"][places[0]])) or name.startswith(OPTIMIZER)
+        if not apart or (len(ranges) > 1 if single else few and not numbered):
             continue
         if single and not ranges["begin_ns"][0] <= middle_ns < ranges["end_ns"][0]:
             continue  # it does not hold half of the work
@@ -316,12 +320,12 @@ def _annotated(trace: Trace, tokens: Tokens, *, single: bool = False) -> list[Fo
         inside = (at_ns >= ranges["begin_ns"][place]) & (at_ns < ranges["end_ns"][place])
         share = float(lasts_ns[inside].sum()) / max(lasts_ns.sum(), 1)
         whole_ns = ranges["end_ns"][-1] - ranges["begin_ns"][0]
-        dense = len(places) >= MANY and (ranges["end_ns"] - ranges["begin_ns"]).sum() >= DENSE * whole_ns
+        dense = len(ranges) >= MANY and (ranges["end_ns"] - ranges["begin_ns"]).sum() >= DENSE * whole_ns
         if share >= (NEARLY_ALL if single else LARGE) and (dense or max(covered, share) >= COVERED):
             begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
             begins = np.minimum(begins, len(trace.calls) - 1)
-            submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins[: len(places)]))
-            if not few and len(places) <= MOST_PARTS and submits.max() > UNEQUAL * max(submits.min(), 1):
+            submits = np.diff(np.searchsorted(np.flatnonzero(tokens.submits), begins[: len(ranges)]))
+            if not few and len(ranges) <= MOST_PARTS and submits.max() > UNEQUAL * max(submits.min(), 1):
                 continue  # parts of the program
             source: Source = "region" if single else "annotations"
             one = Found(begins, source, unnumbered(name), begins_ns if ended else None, DIFFERENT if few else 1)
@@ -456,12 +460,14 @@ def _repeating(
     return found
 
 
-def _is_most(trace: Trace, first: int, last: int, least: float) -> bool:
+def _is_most(trace: Trace, first: int, last: int, least: float, uploads: bool = True) -> bool:
     """Whether the calls from ``first`` to ``last`` are enough of the program to hold its steps: they submit a large
-    part of the work of their GPUs, and a kernel unless they take that part of the time."""
+    part of the work of their GPUs, and a kernel unless they take that part of the time. On request copies before them,
+    which bring the data, do not count."""
     work, calls = trace.work[trace.work["call"] != NONE], trace.calls
     inside, lasts = (work["call"] >= first) & (work["call"] <= last), work["end_ns"] - work["begin_ns"]
     theirs, kernels = np.isin(work["device"], work["device"][inside]), work["kind"] == WORK_KINDS.index("kernel")
+    theirs &= uploads | kernels | (work["call"] >= first)
     span_ns = calls["end_ns"][last] - calls["begin_ns"][first]
     runs = not kernels.any() or bool(kernels[inside].any())
     long = bool(span_ns >= least * (calls["end_ns"].max() - calls["begin_ns"][0]))
@@ -471,11 +477,13 @@ def _is_most(trace: Trace, first: int, last: int, least: float) -> bool:
 def _is_long_loop(trace: Trace, looks: npt.NDArray[np.bool_], places: IntArray, turns: int) -> bool:
     """Whether the calls at these places are the program's loop, however little of its work they submit.
 
-    It has many turns, each with a kernel and a look at results, which no layer has.
+    Each turn has a kernel and a look at results, which no layer has, and there are many turns, or only data is brought
+    before.
     """
     kernels = np.unique(trace.work["call"][trace.work["kind"] == WORK_KINDS.index("kernel")])
     least = min(np.isin(places, kernels).sum(), np.count_nonzero(looks[places]))
-    return bool(turns >= MANY_TURNS and least >= turns)
+    many = turns >= MANY_TURNS or _is_most(trace, places[0], places[-1], LARGE, uploads=False)
+    return bool(many and least >= turns)
 
 
 def to_host(work: Table) -> npt.NDArray[np.bool_]:

@@ -283,7 +283,9 @@ def _owner(diagnosis: Diagnosis) -> Iterator[Finding]:
     said, helps = owner_words(diagnosis, most)
     if not helps and trace.format == "PyTorch profiler":
         helps = "record with stacks, which name what it does: torch.profiler.profile(with_stack=True)"
-    if helps:
+    if not helps:
+        yield from _largest_cause(diagnosis)
+    else:
         yield Finding(
             rule="diagnose.owner",
             severity="advice",
@@ -300,7 +302,11 @@ def _largest_cause(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     cause = max(idle.causes, key=lambda one: idle.causes[one])
     place = next((f", most in {plain(one.name, LONGEST_NAME)}" for one in idle.places if one.cause == cause), "")
-    title, change = f"The GPU idles most for {cause_words(diagnosis, cause)}{place}", "`--timeline` shows where"
+    title = f"The GPU idles most for {cause_words(diagnosis, cause)}{place}"
+    change = _changes(diagnosis).get(cause, ("", ""))[1]
+    change = f"{change[:1].upper()}{change[1:]}" or "`--timeline` shows where"
+    if cause in SUBMISSION:
+        change = "Launch fewer kernels: fuse them, or make what repeats one CUDA graph, and wait once, behind the last"
     if cause == "profiler":
         change = "Record fewer steps, or fewer kinds of events, so that its buffers are not written among them"
     if cause == "unknown":
@@ -411,7 +417,12 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if pauses:
         title += f", and pauses for {percent(gaps)} between kernels in its queue"
     elif bound == "GPU-bound" and 1 - share < BUSY and step is not None:
-        title += f", and {percent(min(each(diagnosis, idle.busy_s) / step.unwatched_s, 1.0))} without the profiler"
+        works_s = each(diagnosis, idle.busy_s)
+        shares = [min(works_s / max(one, works_s), 1.0) for one in (step.high_s, step.unwatched_s, step.low_s)]
+        if shares[0] > 1 - share:  # else nobody knows
+            wide = shares[2] - shares[0] > NAMED
+            range_ = f"{percent(shares[0])} to {percent(shares[2])}" if wide else percent(shares[1])
+            title += f", and {range_} without the profiler"
     if bound == "communication-bound" or (bound == "GPU-bound" and exposed > WARNING):
         title += f", but {percent(exposed)} is communication that no other work hides"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
@@ -936,6 +947,20 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{as_time((last_ns - first_ns) * 1e-9)}",
             text="",
             threshold="one idle interval is longer than all steps",
+            advice=again,
+        )
+    behind_ns = window_of(trace, steps)[1] if steps is not None else last_ns
+    lasts_ns = (gaps.end_ns - gaps.begin_ns) * (gaps.begin_ns >= behind_ns)
+    behind_s = float(lasts_ns.sum()) * 1e-9
+    much_s = max(idle.idle_s, WARNING * (last_ns - first_ns) * 1e-9)
+    if steps is not None and once_s <= steps.count * steps.step_s and behind_s > much_s:
+        yield Finding(
+            rule="diagnose.before",
+            severity="warning",
+            title=f"Behind the {steps.count} steps the GPU idles longer than in them: {as_time(behind_s)} of the last "
+            f"{as_time((last_ns - behind_ns) * 1e-9)}",
+            text="",
+            threshold=f"more than in all steps, and than {round_percent(WARNING)} of the trace",
             advice=again,
         )
     own = ~np.isin(trace.ranges["kind"], [RANGE_KINDS.index(kind) for kind in ("overhead", "driver")])
