@@ -2200,6 +2200,8 @@ def test_the_rank_with_a_slow_host_is_named() -> None:
     (usual,) = ranks.to_do(several)
     assert usual.title.startswith("8 of 8 ranks are launch-bound. rank 0, for one: Replayed as a graph a step takes ")
     assert not list(ranks.to_do([diagnosed(steps_of()), *several]))  # whose rank nobody knows
+    less = [diagnose(steps_of(between_ns=20_000 - 9000 * (rank == 5)).trace(rank=rank), costs()) for rank in range(8)]
+    assert ranks.finding(less).advice.endswith("It has less to do: give every rank the same work")
     for rank, what in ((8, "The ranks do different work"), (None, "The traces are of different programs")):
         unlike = ranks.finding([*several, diagnose(steps_of(kernels=30).trace(rank=rank), costs())])
         assert (unlike.severity, unlike.advice) == ("note", "")
@@ -2563,6 +2565,12 @@ def test_a_pause_beside_the_steps_that_is_longer_than_all_of_them_is_told() -> N
     made.launch("other", 2000)
     (told,) = (one for one in words.findings(diagnosed(made)) if one.rule == "diagnose.before")
     assert told.title.startswith("Beside the 10 steps the GPU once does nothing for 12.0 ms of the trace of ")
+    made = steps_of(count=12, waits=True)
+    for other in range(20):
+        made.runs(1_000_000)
+        made.launch(f"other_{other}", 2000)
+    (told,) = (one for one in words.findings(diagnosed(made)) if one.rule == "diagnose.before")
+    assert told.title.startswith("Behind the 11 steps the GPU idles longer than in them: 19.0 ms of the last ")
 
 
 @pytest.mark.parametrize(("pause_ns", "bound"), [(3_000_000, "host-bound"), (600_000, "launch-bound")])

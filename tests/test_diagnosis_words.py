@@ -157,6 +157,10 @@ def test_the_json_has_the_largest_kernels_by_family_and_a_busy_gpu_is_told_them(
     assert "matrix product 800 µs; my_kernel 200 µs" in largest.title
     assert "microbench measure FILE.py::STEP" in largest.advice
     assert "diagnose.kernels" not in in_order(diagnosed(steps_of(between_ns=40_000)))
+    busy = diagnosed(steps_of(kernels=4, duration_ns=60_000, between_ns=70_000))
+    assert busy.bound == "launch-bound"
+    assert busy.idle.busy_s > 0.75 * busy.idle.span_s
+    assert "diagnose.kernels" in in_order(busy), "a graph would save less than they take"
 
 
 def test_elementwise_kernels_are_one_class_of_the_largest() -> None:

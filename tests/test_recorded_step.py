@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import make_trace
 import msgspec
@@ -109,6 +110,17 @@ def test_a_few_odd_steps_hide_no_pace_and_make_none() -> None:
     mostly_ready_s = np.where(np.arange(60) % 3, np.linspace(5.2e-3, 9e-3, 60), np.linspace(1e-3, 3e-3, 60))
     waits_s = np.maximum(5e-3 - mostly_ready_s, 0)
     assert recording._paced(waits_s, waits_s + mostly_ready_s) == pytest.approx(5e-3)
+
+
+def test_a_clock_whose_ticks_are_late_and_then_early_is_a_pace() -> None:
+    """Half of what a tick comes late passes outside of the pauses, so that these tell less."""
+    random, count = np.random.default_rng(1), 200
+    own_s, late_s = 2e-3 + random.normal(0, 2e-4, count), random.normal(0, 1.6e-4, count + 1)
+    for ticks, paced in ((np.diff(late_s), True), (random.permutation(np.diff(late_s)), False)):
+        period_s = 6e-3 + ticks
+        waits_s = period_s - own_s - ticks / 2
+        found = recording._paced(waits_s, period_s)
+        assert found == (pytest.approx(6e-3, rel=0.01) if paced else None)
 
 
 def test_steps_that_differ_have_a_pace_too() -> None:
@@ -337,6 +349,36 @@ def test_a_long_loop_behind_a_longer_start_has_steps_if_it_looks(turns: int, loo
             made.wait()
     steps = find_steps(made.trace())
     assert (steps.count if steps is not None else 0) == found
+
+
+@pytest.mark.parametrize(("kernels", "looks", "found"), [(1, True, 10), (1, False, 0), (40, True, 0)])
+def test_copies_before_them_do_not_hide_calls_that_look_each_time(kernels: int, looks: bool, found: int) -> None:
+    """The data comes first. Kernels before them are work of the program, and layers do not look."""
+    made = Recorder()
+    for _ in range(3):
+        made.submit(made.call("cudaMemcpyAsync", 3000), "Memcpy", 30_000_000, kind="copy")
+    for kernel in range(kernels):
+        made.launch(f"begins_{kernel}", 1_000_000)
+    for _ in range(13):
+        made.launches(4, 50_000, 30_000)
+        if looks:
+            made.wait()
+    steps = find_steps(made.trace())
+    assert (steps.count if steps is not None else 0) == pytest.approx(found, abs=1 if found else 0)
+
+
+@pytest.mark.parametrize(("nested", "found"), [(False, "annotations"), (True, "repetition")])
+def test_ranges_without_work_are_turns_of_an_idle_server(nested: bool, found: str) -> None:
+    made = Recorder()
+    for step in range(12):
+        with made.range(f"execute_{step}", "annotation"):
+            made.launches(5, 5000)
+    for step in range(3):
+        inner = made.range(f"execute_{step}{step}", "annotation") if nested else nullcontext()
+        with made.range(f"execute_{step}", "annotation"), inner:
+            made.runs(5000)
+    steps = find_steps(made.trace())
+    assert (steps.found, steps.count) == (found, 10)
 
 
 @pytest.mark.parametrize(("start_ns", "found"), [(1_000_000, 4), (100_000_000, 0)])

@@ -11,9 +11,9 @@ from test_diagnose import costs
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.turns import in_pauses, iterations, loops_of
-from microbench.diagnosis.window import one_window
+from microbench.diagnosis.window import between, one_window
 from microbench.traces.collector import _number_nodes
-from microbench.traces.trace import NONE, Pause
+from microbench.traces.trace import NONE, Loop, Pause
 
 MS = 1_000_000
 
@@ -41,6 +41,30 @@ def test_a_loop_that_only_launches_is_no_step_if_the_gpu_idles_outside(
     """numpy computes between the inner loop's launches, so the GPU idles there. If the GPU is busy, nothing waits."""
     steps = find_steps(nested(20, around_ns, kernel_ns).trace())
     assert (steps.found, steps.name) == ("loop", place)
+
+
+@pytest.mark.parametrize(("function", "place"), [("run", 5), ("Chain.forward", 9), ("__call__", 9)])
+def test_a_loop_in_a_models_own_function_is_over_layers(function: str, place: int) -> None:
+    loops = tuple(
+        Loop(f"train.py:{line} {name}", own=True, beneath=False) for line, name in ((5, function), (9, "run"))
+    )
+    steps = find_steps(nested(20, 100_000).trace(loops=loops))
+    assert (steps.found, steps.name.partition(" ")[0]) == ("loop", f"train.py:{place}")
+
+
+def test_the_programs_own_loop_comes_before_a_librarys_in_a_part_of_a_recording() -> None:
+    """A part in which the own loop turns twice, and the library's within it forty times."""
+    made = nested(20, 100_000)
+    loops = Loop("library.py:5 map", own=False, beneath=False), Loop("train.py:9 run", own=True, beneath=False)
+    whole, ends = made.trace(loops=loops), [at for at, loop, *_ in made.turns if loop == 1]
+    first = int(whole.work["begin_ns"].min())
+    part = between(whole, (ends[3] - first) * 1e-9, (ends[7] - first) * 1e-9)
+    steps = find_steps(part)
+    assert (steps.name, steps.count) == ("train.py:9 run", 2)
+    few = msgspec.structs.replace(
+        part, turns=part.turns[np.isin(part.turns["at_ns"], ends[4:7]) | (part.turns["loop"] == 0)]
+    )
+    assert find_steps(few).name == "library.py:5 map", "three ends in all are no loop"
 
 
 def ahead(epochs: bool) -> Recorder:
