@@ -955,15 +955,16 @@ def test_what_an_object_keeps_of_a_call_and_reads_in_it_is_no_state() -> None:
 
     class Trainer:
         def step(self, a: Any) -> Any:
-            self.made = a * 2
-            self.loss = self.made.sum()
+            self.made = {"twice": a * 2}
+            self.all = Space(loss=self.made["twice"].sum())
+            self.loss = self.all.loss
             return self.loss + 1
 
     trainer = Trainer()
     step = graphed(trainer.step)
     for number in range(12):
         assert step(torch.full((2,), float(number))).item() == 4 * number + 1
-        assert (trainer.loss.item(), trainer.made.tolist()) == (4 * number, [2 * number] * 2)
+        assert (trainer.loss.item(), trainer.made["twice"].tolist()) == (4 * number, [2 * number] * 2)
     assert step.counts["replays"] == 12 - step.counts["warm-ups"]
     trainer.loss = torch.zeros(())
     assert step(torch.ones(2)).item() == 5

@@ -517,6 +517,7 @@ class Reads:
             self.states: set[tuple[int, Any]] = set()  # of these, tensors of optimizers, which facts() looks at
             self.behind: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where it leaves what it does not read
             self._large: dict[int, tuple[str, Any]] = {}  # containers and arrays that only a capture looks at
+            self._rebound: set[int] = set()  # what is at such places
             self._own: list[tuple[str, Any]] = []  # functions and objects of the user's
             self._ordered: dict[int, tuple[str, dict[Any, Any]]] = {}
             self.leading: set[int] = set()
@@ -726,7 +727,8 @@ class Reads:
             self._of_class(name, one, kind)
 
     def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
-        fixed = not self._written & CHANGING and not more  # no code that is followed writes to any
+        # No code that is followed writes to any, or binds another one in its place.
+        fixed = not self._written & CHANGING and not more and id(one) not in self._rebound
         if type(one) is not tuple and (not more or isinstance(one, list | deque)):
             self._found[id(one), len] = f"len({name})", one.__len__, CALLED
         if not more and isinstance(one, set | deque) and len(one) <= MOST_ENTRIES:
@@ -769,11 +771,12 @@ class Reads:
             if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
             value, named = one[key], f"{name}.{key}"
-            fixed = (every or key in self._names) and key not in self._written
+            fixed = (every or key in self._names) and key not in self._written and id(one) not in self._rebound
             if isinstance(value, LOOKED) or fixed:
                 self._add(named, one, layer(key) if layer else key, more if key in theirs else NONE)
             else:
                 if key in self._names or _are_numbers(value):
+                    self._rebound |= {id(value), id(getattr(value, "__dict__", value))}
                     self.maybe[id(one), key] = named, one, layer(key) if layer else key
                 elif isinstance(value, torch.Tensor) and not layer:
                     self.kept.append((one, key, value, named))
@@ -1025,9 +1028,10 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _storages(value: Any) -> set[int]:
-    """Numbers of the memory of each tensor in a value, also in tuples, lists and dictionaries."""
+    """Numbers of the memory of each tensor in a value, also in tuples, lists, dictionaries and objects of data."""
     if isinstance(value, torch.Tensor):
         return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
+    value = vars(value) if _is_data(value) else value
     each = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
     return set[int]().union(*map(_storages, each))
 
