@@ -345,6 +345,23 @@ def test_noise_that_a_function_leaves_is_compared_with_its_own(apart: float, say
     assert outer.noise == [], "what it returns is no noise"
 
 
+def test_random_numbers_of_the_host_are_no_noise() -> None:
+    """Two calls differ in one tensor alone, but two replays do not: it is frozen."""
+    from microbench.capture.making import Report, examine
+    from microbench.capture.proof import NOT_REPEATABLE
+
+    layers, drawn = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(12)]), torch.zeros(4)
+
+    def step(a: Any) -> Any:
+        result = layers(a + drawn).detach()
+        drawn.copy_(torch.from_numpy(np.random.default_rng().normal(size=4)).float())
+        return result
+
+    report = Report()
+    examine(step, ((torch.ones(2, 4),), {}), [], report, lambda stage: None)
+    assert (report.proved, report.why) == (False, NOT_REPEATABLE)
+
+
 def test_nothing_of_a_call_is_kept_that_would_break_the_capture() -> None:
     from microbench import graphed
     from microbench.capture.blockers import blockers
@@ -945,9 +962,86 @@ def test_data_that_comes_anew_is_told_by_what_it_holds() -> None:
     assert step.counts["captures"] == 2
     assert step.counts["replays"] == 20 - step.counts["warm-ups"]
     kept = [Batch(0.0, 1.0), Batch(1.0, 1.0)]
-    add = graphed(lambda batch: batch.a.add_(1) if batch is kept[0] else batch.a * 2)
-    for number in range(12):
-        assert add(kept[number % 2]).tolist() == [[number // 2 + 1.0] * 2, [2.0] * 2][number % 2]
+    for known in (lambda batch: batch is kept[0], {kept[0]: True}.get):  # it tells them by identity
+        told = graphed(lambda batch, known=known: batch.a + 3 if known(batch) else batch.a * 2)
+        assert [told(kept[number % 2]).tolist() for number in range(12)] == [[3.0] * 2, [2.0] * 2] * 6
+    by_class = {Batch: 2.0}
+    several = [Batch(float(number), 1.0) for number in range(5)]
+    told = graphed(lambda batch: batch.a * by_class[type(batch)] if batch in several else batch.a)
+    assert [told(several[number % 5]).tolist() for number in range(12)] == [[2.0 * (n % 5)] * 2 for n in range(12)]
+
+
+def test_data_with_slots_or_of_c_is_told_by_identity() -> None:
+    from microbench import graphed
+
+    class Slotted:
+        __slots__ = ("by",)
+
+    class Partly(Slotted):
+        def __init__(self, by: float) -> None:
+            self.by, self.a = by, torch.full((2,), by)
+
+    class Queue(deque):  # type: ignore[type-arg]
+        pass
+
+    def queue(by: float) -> Any:
+        made = Queue([by])
+        made.a = torch.full((2,), by)
+        return made
+
+    for make, function in ((Partly, lambda one: one.a * one.by), (queue, lambda one: one.a * one[0])):
+        step = graphed(function)
+        assert [step(make(float(by))).tolist() for by in range(10)] == [[by**2] * 2 for by in range(10)]
+
+
+def test_dictionaries_whose_entries_are_attributes_are_read_and_returned() -> None:
+    from microbench import graphed
+
+    class Entries(dict):  # type: ignore[type-arg]
+        __getattr__ = dict.__getitem__
+
+    config = Entries({f"key{number}": number for number in range(100)})
+    step = graphed(lambda a: Entries(loss=a * config.key3))
+    assert [step(torch.full((2,), float(by))).loss.tolist() for by in range(10)] == [[3.0 * by] * 2 for by in range(10)]
+    assert step.counts["replays"] == 7
+
+
+def test_what_python_alone_moves_on_is_state() -> None:
+    from microbench import graphed
+
+    class Model(torch.nn.Module):
+        previous = current = None
+
+        def forward(self, a: Any) -> Any:
+            self.previous = self.current
+            self.current = a * 2
+            return a.sum()
+
+    for model in (Model(), Space(previous=None, current=None)):
+        step = graphed(partial(Model.forward, model))
+        for number in range(12):
+            step(torch.full((2,), float(number)))
+            assert number == 0 or model.previous.tolist() == [2 * number - 2] * 2
+        assert step.counts["replays"] == 0
+
+
+def test_what_python_asks_of_an_old_value_is_looked_at() -> None:
+    from microbench import graphed
+
+    class Keeps:
+        last: Any = torch.ones(2)
+
+        def step(self, a: Any) -> Any:
+            times = 1 if self.last is None else len(self.last)
+            self.last = a * 2
+            return a * times
+
+    keeps = Keeps()
+    step = graphed(keeps.step)
+    for number in range(16):
+        if number in (8, 12):
+            keeps.last = None if number == 8 else torch.ones(5)
+        assert step(torch.ones(2)).tolist() == [{8: 1.0, 12: 5.0}.get(number, 2.0)] * 2
 
 
 def test_what_an_object_keeps_of_a_call_and_reads_in_it_is_no_state() -> None:

@@ -2200,8 +2200,11 @@ def test_the_rank_with_a_slow_host_is_named() -> None:
     (usual,) = ranks.to_do(several)
     assert usual.title.startswith("8 of 8 ranks are launch-bound. rank 0, for one: Replayed as a graph a step takes ")
     assert not list(ranks.to_do([diagnosed(steps_of()), *several]))  # whose rank nobody knows
-    less = [diagnose(steps_of(between_ns=20_000 - 9000 * (rank == 5)).trace(rank=rank), costs()) for rank in range(8)]
+    less = [diagnose(steps_of(duration_ns=9000 - 4000 * (rank == 5)).trace(rank=rank), costs()) for rank in range(8)]
     assert ranks.finding(less).advice.endswith("It has less to do: give every rank the same work")
+    fast = [diagnose(steps_of(between_ns=20_000 - 9000 * (rank == 5)).trace(rank=rank), costs()) for rank in range(8)]
+    assert ranks.finding(fast).advice.startswith("rank 5 takes ")
+    assert "host" not in ranks.finding(fast).advice
     for rank, what in ((8, "The ranks do different work"), (None, "The traces are of different programs")):
         unlike = ranks.finding([*several, diagnose(steps_of(kernels=30).trace(rank=rank), costs())])
         assert (unlike.severity, unlike.advice) == ("note", "")

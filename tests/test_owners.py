@@ -34,6 +34,12 @@ from microbench.report.sheets.diagnosis import answer
 from microbench.traces.trace import Samples
 
 
+def test_who_waits_for_a_compiler_does_not_compile() -> None:
+    within = "torch/_dynamo/convert_frame.py ConvertFrame.__call__"
+    assert owner_of((within, "torch/_inductor/select.py choose"))[0] == "torch.compile's compiler"
+    assert owner_of((within, "python3.12/threading.py Condition.wait"))[0] == "waiting in a lock or a queue"
+
+
 @pytest.mark.parametrize(
     ("name", "owner"),
     [
@@ -48,6 +54,9 @@ from microbench.traces.trace import Samples
         ("torch/optim/adam.py Adam.step", "torch.optim"),
         ("torch/_inductor/utils.py call", "torch.compile"),
         ("torch/_inductor/compile_fx.py(88): compile_fx", "torch.compile's compiler"),
+        ("torch/_inductor/compile_fx.py(2080): run", "torch.compile"),
+        ("torch/_inductor/codecache.py CompiledFxGraph.__call__", "torch.compile"),
+        ("triton/compiler/compiler.py CompiledKernel.launch_metadata", "triton"),
         ("jax/_src/compiler.py backend_compile_and_load", "jax's compiler"),
         ("jax/_src/interpreters/pxla.py ExecuteReplicated.__call__", "jax"),
         ("triton/compiler/compiler.py compile", "Triton's compiler"),

@@ -43,8 +43,8 @@ def test_a_loop_that_only_launches_is_no_step_if_the_gpu_idles_outside(
     assert (steps.found, steps.name) == ("loop", place)
 
 
-@pytest.mark.parametrize(("function", "place"), [("run", 5), ("Chain.forward", 9), ("__call__", 9)])
-def test_a_loop_in_a_models_own_function_is_over_layers(function: str, place: int) -> None:
+@pytest.mark.parametrize(("function", "place"), [("run", 5), ("Chain.forward", 9), ("Sampler.__call__", 5)])
+def test_a_loop_in_a_models_forward_is_over_layers(function: str, place: int) -> None:
     loops = tuple(
         Loop(f"train.py:{line} {name}", own=True, beneath=False) for line, name in ((5, function), (9, "run"))
     )

@@ -44,11 +44,13 @@ SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, froz
 LOOKED = (*SETTINGS, tuple, Iterator)
 WHOLE = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType, types.ModuleType
 OPEN = set[type]()  # of data: a call is told by what such an object holds, since each call passes another
+ANEW = 3
 KERNELS = {"triton", "cupy", "numba", "numba_cuda", "cuda", "pycuda"}  # packages whose kernels PyTorch does not see
+OF_HOST = "an input is a tensor of the host, whose values a graph keeps, and another one came"
 CALLED = "()"  # the key of a value that its holder returns
 NOTHING = tuple, ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
-MOST_BYTES = 1 << 28  # of an array of the host that is compared around a capture
+MOST_BYTES = 1 << 28  # of the host's arrays that are compared around a capture
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 # A dictionary with so many places is known by its version. From Python 3.13 on it misses attributes that are set.
 MANY = 3 if dict_version is not None and sys.version_info < (3, 13) else sys.maxsize
@@ -91,10 +93,10 @@ class Graphed:
 
     The first calls run as before (``warm_up``), the next is captured, the others are replayed. A graph fits a call if
     inputs have the same shapes, strides, types and devices, and if all else is the same by which the host decides:
-    arguments that are no tensors; what the function's code names (see Reads); an optimizer's settings; grad mode,
-    autocast and the default type; what ``also()`` returns. Otherwise the call is captured again, for at most
-    ``most`` graphs, and then runs without a graph. ``counts`` says how often each happened, ``reasons`` why a call was
-    not replayed.
+    arguments that are no tensors (plain data by what it holds, if other objects come each time); what the function's
+    code names (see Reads); an optimizer's settings; grad mode, autocast and the default type; what ``also()`` returns.
+    Otherwise the call is captured again, for at most ``most`` graphs, and then runs without a graph. ``counts`` says
+    how often each happened, ``reasons`` why a call was not replayed.
 
     Tensors are copied to where the graph reads them, unless each call so far has passed the same one. What a call
     returns is a copy without a gradient, so backward() belongs into the function; with ``copies=False`` it is the
@@ -120,6 +122,7 @@ class Graphed:
         self._warm_up, self._most = max(warm_up, 1), most
         self._graphs: list[Graph] = []
         self._passed: dict[Any, list[list[Any]]] = {}  # the tensors of each kind's warm-ups
+        self._apart: set[type] | None = None  # classes whose objects the function may tell apart
         self._came: dict[str, Any] = {}  # what is no tensor in the arguments, as it came first
         self._moving: set[int] = set()  # places of inputs for which another tensor came
         self._places: dict[Any, list[tuple[str, Any, Any]]] = {}  # what the function reads, by its inputs
@@ -170,9 +173,8 @@ class Graphed:
                 self._moving |= {place for place, one in graph.fixed if tensors[place] is not one}
                 self._graphs.remove(graph)
                 self._forget()
-                of_host = "an input is a tensor of the host, whose values a graph keeps, and another one came"
                 same = "another tensor came for an input that had been the same"
-                return self._eager(same if one.is_cuda else of_host, arguments, named)
+                return self._eager(same if one.is_cuda else OF_HOST, arguments, named)
         self._replays += 1
         return graph.replay(tensors)
 
@@ -189,14 +191,21 @@ class Graphed:
 
     def _first(self, kind: Any, arguments: Any, named: Any, tensors: list[Any]) -> Any:
         """A call that no graph fits: a warm-up, the capture, or a call without a graph."""
-        if opened(self._came, (arguments, named)):
+        if opened(self._came, (arguments, named), self.function):
+            self._graphs.clear()  # those for one object each
             self._forget()
             return self(*arguments, **named)
+        if classes := OPEN.intersection([one for _, one in _leaves((arguments, named)) if isinstance(one, type)]):
+            self._apart = apart(self.function) if self._apart is None else self._apart
+            if told := classes & self._apart:
+                return self._eager(f"it may tell objects of {told.pop().__name__} apart", arguments, named)
         if self._changing:
             return self._eager(f"each call changes {self._changing}, and a replay would not", arguments, named)
         places = self._places.get(kind[0])
         if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
             return self._eager(self._difference(kind), arguments, named)
+        if any(place in self._moving and not one.is_cuda for place, one in enumerate(tensors)):
+            return self._eager(OF_HOST, arguments, named)
         if any(type(one) not in PLAIN for one in tensors):
             return self._eager(
                 "an input is a tensor of a class of its own, which a graph's copy is not", arguments, named
@@ -221,7 +230,9 @@ class Graphed:
             with torch.cuda.stream(side), observed:
                 result = self.function(*arguments, **named)
             if isinstance(observed, Observed):
-                observed.returned(result)
+                places_now = [now(*one) for one in reads.behind.values()]
+                bound = [now(*one[:2]) for one in before if now(*one[:2]) is not one[2]]
+                observed.returned([result, places_now, bound])
             main.wait_stream(side)
             self._unread[key] = observed.unread if isinstance(observed, Observed) else set()
             self._anew[key] = [one for one in before if now(*one[:2]) is not one[2]]
@@ -273,7 +284,7 @@ class Graphed:
                 bind(*one.place, one.given)
         anew = [one for one in maybe if now(*one[:2]) is not one[2]]  # what the function binds
         reads.kept += [one for one in maybe if now(*one[:2]) is one[2] and (id(one[0]), one[1]) not in reads.states]
-        graph.guard(kind, reads, tensors, grads)
+        graph.guard(kind, reads, tensors, grads, [one for one in anew if (id(one[0]), one[1]) in unread])
         known = _storages([one for _, one, _ in memory])
         graph.behind = [
             (holder, key, mapped(one, detached=True))
@@ -350,7 +361,14 @@ class Graph:
             failed.pop_all()
         self._result = mapped(result, detached=True)
 
-    def guard(self, kind: Any, reads: Reads, inputs: Iterable[torch.Tensor], grads: list[tuple[str, Any, Any]]) -> None:
+    def guard(
+        self,
+        kind: Any,
+        reads: Reads,
+        inputs: Iterable[torch.Tensor],
+        grads: list[tuple[str, Any, Any]],
+        unread: list[Place],
+    ) -> None:
         """Keep what a call must be like: its inputs and modes, and the values at the places that the function reads.
 
         ``grads`` are names of leaves, leaves, and their gradients before the capture.
@@ -362,6 +380,9 @@ class Graph:
             one if type(one[0]) in (dict, list) else (partial(now, *one[:2]), CALLED, *one[2:])
             for one in reads.kept
             if not isinstance(one[1], Part)
+        ]
+        self._each += [
+            (partial(_same, partial(_like, *one[:2]), _alike(one[2])), CALLED, True, one[3]) for one in unread
         ]
         # Looked at if a change was counted, and in turn.
         self._counted: list[Place] = [one for one in reads.kept if isinstance(one[1], Part)]
@@ -552,9 +573,9 @@ class Reads:
         """What a call may change on the host without binding a name: its tensors' versions, entries, random numbers."""
         versions: dict[str, Any] = {name: _on_host(one) for name, one in self.of_host(inputs)}
         for name, one in self._large.values():
-            parts = (one, one.values()) if isinstance(one, dict) else (one,)
-            is_array = hasattr(one, "__array_interface__")
-            versions[name] = hash(one.tobytes()) if is_array else [[*map(Same, each)] for each in parts]
+            parts = (one, one.values()) if hasattr(type(one), "values") else (one,)
+            is_array = hasattr(type(one), "__array_interface__")
+            versions[name] = hash(one.tobytes()) if is_array else [[*map(Same, tuple(each))] for each in parts]
         for name, *place in self.places:
             one = now(*place)
             if isinstance(one, io.IOBase) and not one.closed and one.seekable():
@@ -629,6 +650,7 @@ class Reads:
                 self._found[id(one), dict] = name, lambda: tuple(one.items()), CALLED
             else:
                 self.left[f"{name}, of more than {MOST_ENTRIES} entries"] = None
+                self._large[id(one)] = name, one
             self._waiting.extend((f"{name}[{key!r}]", value, more) for key, value in one.items())
             if _is_own(kind):
                 self._of_object(name, one, more)
@@ -735,6 +757,7 @@ class Reads:
             copied = frozenset if isinstance(one, set) else tuple
             self._found[id(one), copied] = name, partial(copied, one), CALLED
         if isinstance(one, set):
+            self._large.update({id(one): (name, one)} if len(one) > MOST_ENTRIES and not more else {})
             return
         entries: list[tuple[Any, Any]] = list(one.items() if isinstance(one, dict) else enumerate(one))
         if len(one) > MOST_ENTRIES:
@@ -791,7 +814,8 @@ class Reads:
                 self._found[id(one), bytes] = name, one.tobytes, CALLED
             else:
                 self.left[f"the host's array {name}"] = None
-                self._large.update({id(one): (name, one)} if one.nbytes < MOST_BYTES else {})
+                bytes_ = one.nbytes + sum(getattr(each, "nbytes", 0) for _, each in self._large.values())
+                self._large.update({id(one): (name, one)} if bytes_ < MOST_BYTES else {})
         if isinstance(one, bytearray | array.array):
             self._found[id(one), bytes] = name, partial(bytes, one), CALLED
         if not all(_is_own(each) for each in kind.__mro__ if each not in (object, torch.nn.Module)):
@@ -861,7 +885,9 @@ class Reads:
                 self._found[id(first), CALLED] = f"the memory of {name}", first.untyped_storage, CALLED
             del storage
             parts = [(name, one), *((f"{name}.{key}", each) for key, each in one.named_children())]
-            for part, each in parts[:EACH] if self._learns() else ():  # the other parameters are looked at in turn
+            for part, each in (
+                parts[1 : EACH + 1] or parts if self._learns() else ()
+            ):  # the others are looked at in turn
                 for key, leaf in itertools.islice(each.named_parameters(), 1):
                     learns = f"{part}.{key}.requires_grad", partial(getattr, leaf, "requires_grad"), CALLED
                     self._found[id(leaf), "requires_grad"] = learns
@@ -932,6 +958,14 @@ for each in ("__setattr__", "__delattr__", "requires_grad_"):
 
 
 HOOKS.remove = _removing(HOOKS.remove)
+
+
+def _alike(value: Any) -> Any:
+    return type(value), *((value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else ())
+
+
+def _like(holder: Any, key: Any) -> Any:
+    return _alike(now(holder, key))
 
 
 def _same(get: Callable[[], Any], value: Any) -> bool:
@@ -1027,13 +1061,14 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
         return {place for place, storages in self._of.items() if storages and not storages & self._used}
 
 
-def _storages(value: Any) -> set[int]:
+def _storages(value: Any, within: int = 8) -> set[int]:
     """Numbers of the memory of each tensor in a value, also in tuples, lists, dictionaries and objects of data."""
     if isinstance(value, torch.Tensor):
         return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
     value = vars(value) if _is_data(value) else value
+    value = vars(value) if holds(value) and not isinstance(value, (*WHOLE, tuple, list, dict)) else value
     each = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return set[int]().union(*map(_storages, each))
+    return set[int]().union(*(_storages(one, within - 1) for one in each if within))
 
 
 class Drawn:
@@ -1143,17 +1178,46 @@ def _leaves(value: Any, name: str = "argument") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def opened(before: dict[str, Any], arguments: Any) -> bool:
-    """Whether data came as another object than ``before``: then its class is OPEN, told by what its objects hold."""
-    found = {type(one) for name, one in _leaves(arguments) if one is not before.setdefault(name, one) and _is_data(one)}
-    OPEN.update(found)
+def opened(before: dict[str, Any], arguments: Any, function: Any = nothing) -> bool:
+    """Whether data has come as ANEW other objects, none of them again, which ``before`` keeps. Then its class is OPEN:
+    told by what its objects hold, unless the function tells them apart."""
+    found: set[type] = set()
+    for name, one in _leaves(arguments) if len(before) <= MOST_ENTRIES else ():
+        seen = before.setdefault(name, []) if _is_data(one) else None
+        if seen is None or (seen and seen[-1] is one):
+            continue
+        before[name] = None if any(one is each for each in seen) else [*seen, one]
+        found |= {type(one)} if len(seen) >= ANEW - 1 and before[name] else set()
+    OPEN.update(found := found - apart(function) if found else found)
     return bool(found)
+
+
+def apart(function: Any) -> set[type]:
+    """The classes of objects that a function reaches without its arguments, and may tell from one that comes."""
+    reached = [*Reads(function)._seen.values()]
+    return {type(one) for one in (*reached, *(key for one in reached if isinstance(one, dict) for key in one))}
 
 
 def _is_data(one: Any) -> bool:
     """Whether it is an object of tensors and settings alone."""
-    inner = getattr(one, "__dict__", {})
-    return not isinstance(one, WHOLE) and not any(_leaves(inner)) and _has_tensors([inner])
+    inner, kinds = getattr(one, "__dict__", {}), [each for each in type(one).__mro__ if each not in BLANK]
+    if isinstance(one, WHOLE) or any(
+        isinstance(part, types.MemberDescriptorType) for each in kinds for part in vars(each).values()
+    ):
+        return False
+    try:
+        blank(type(one))
+    except TypeError:  # a class of C, whose objects hold more
+        return False
+    return not any(_leaves(inner)) and _has_tensors([inner])
+
+
+BLANK = types.SimpleNamespace, object
+
+
+def blank(kind: Any) -> Any:
+    """An object of a class of data, without attributes."""
+    return next(each for each in BLANK if issubclass(kind, each)).__new__(kind)
 
 
 @functools.cache
@@ -1307,12 +1371,14 @@ def renew(tensors: Iterable[torch.Tensor]) -> None:
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return
-    held = {id(one.variable) for one in gc.get_objects() if type(one).__name__ == "AccumulateGrad"}
+    held = {id(getattr(one, "variable", None)) for one in gc.get_objects() if type(one).__name__ == "AccumulateGrad"}
     for one in tensors:
-        if one.is_leaf and one.requires_grad and id(one) not in held:
+        if one.is_leaf and one.requires_grad and one.layout is torch.strided and id(one) not in held:
             data = one.data
-            one.data = data.new_empty(0, dtype=torch.float32 if data.dtype is torch.float64 else torch.float64)
-            one.data = data  # PyTorch drops the node of a tensor whose type changes
+            try:  # PyTorch drops the node of a tensor whose type changes
+                one.data = data.new_empty(0, dtype=torch.float32 if data.dtype is torch.float64 else torch.float64)
+            finally:
+                one.data = data
 
 
 def after_failure(stream: torch.cuda.Stream) -> None:
@@ -1368,6 +1434,8 @@ def described(value: Any, tensors: list[Any]) -> Any:
         return plain(value)
     if isinstance(value, dict):
         return kind, tuple([(key, described(each, tensors)) for key, each in value.items()])
+    if isinstance(value, SETTINGS):  # such as a device, which is another object each time
+        return held(value)
     return (kind, described(vars(value), tensors)) if kind in OPEN else Same(value)
 
 
@@ -1397,7 +1465,7 @@ def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool =
             put(other, key, each)
         return _with_attributes(other, value, zip(value.values(), copied.values(), strict=True), tensor, detached)
     if kind in OPEN or (tensor is None and holds(value)):
-        other = copy.copy(value)
+        other = blank(kind) if kind in OPEN else copy.copy(value)
         vars(other).update(mapped(vars(value), tensor, detached))
         return other
     return value
@@ -1427,28 +1495,42 @@ def strange(value: Any, known: set[int]) -> str:
     """The class of what is in a result, holds or gives tensors, and is neither known nor copied by mapped(); or ""."""
     if id(value) in known:
         return ""
-    if isinstance(value, Iterator) or _has_tensors(gc.get_referents(*(getattr(value, "__closure__", None) or ()))):
+    if isinstance(value, Iterator) or (isinstance(value, types.FunctionType) and _has_tensors([value])):
         return type(value).__name__
     if isinstance(value, (*SETTINGS, *WHOLE)):
         return ""
-    if isinstance(value, tuple | list | dict):
-        each = value.values() if isinstance(value, dict) else value
+    each = list(value.values() if isinstance(value, dict) else value) if isinstance(value, tuple | list | dict) else []
+    if each or holds(value):
+        each += getattr(value, "__dict__", {}).values() if getattr(value, "__dict__", None) is not value else ()
         return next(filter(None, (strange(one, known) for one in each)), "")
-    if getattr(value, "__dict__", None):
-        inner = [one for one in vars(value).values() if not isinstance(one, (dict, list, tuple, *SETTINGS, *WHOLE))]
-        return next((type(one).__name__ for one in inner if _has_tensors([one])), "")
     each = gc.get_referents(value)
     deeper = [one for part in each if isinstance(part, dict | tuple) for one in gc.get_referents(part)]
-    return type(value).__name__ if _has_tensors([*each, *deeper]) else ""
+    return type(value).__name__ if _has_tensors([value, *each, *deeper]) else ""
 
 
-def _has_tensors(each: Iterable[Any], within: int = 4) -> bool:
-    """Whether some are tensors, or hold some in attributes and containers, so many deep."""
-    for one in each:
-        inner = getattr(one, "__dict__", one)
-        parts = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, tuple | list) else ()
-        if isinstance(one, torch.Tensor) or (within and not isinstance(one, WHOLE) and _has_tensors(parts, within - 1)):
-            return True
+def _has_tensors(each: Iterable[Any], within: int = 8) -> bool:
+    """Whether some are tensors, or hold some in attributes, containers and closures, so many deep."""
+    waiting, seen = [*each], dict[int, Any]()
+    for _ in range(within):
+        found, waiting = waiting, []
+        for one in found:
+            if isinstance(one, torch.Tensor):
+                return True
+            if id(one) in seen or isinstance(
+                one, (*SCALARS, torch.nn.Module, torch.optim.Optimizer, type, types.ModuleType)
+            ):
+                continue
+            seen[id(one)] = one
+            if isinstance(one, types.FunctionType):
+                waiting += gc.get_referents(*(one.__closure__ or ()))
+                waiting += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+            else:
+                waiting += one.values() if isinstance(one, dict) else one if isinstance(one, tuple | list) else ()
+                waiting += (
+                    vars(one).values()
+                    if hasattr(type(one), "__dict__") and isinstance(getattr(one, "__dict__", None), dict)
+                    else ()
+                )
     return False
 
 

@@ -439,6 +439,7 @@ class Both:
         self._over = OVER_NUDGED if nudged else OVER_SCATTER
         self._scatter: dict[str, Deviation] = {}
         self._compared = 0
+        self._moves: set[str] = set()  # noise that two replays leave apart, too: it is not frozen
         self._found: dict[str, Deviation] = {}
         self.why = ""
         self.difference: Difference | None = None
@@ -447,13 +448,14 @@ class Both:
     def widest(self) -> float:
         """How far two calls of the function itself lie apart at most, but for ``noise``; nudged, the second reads other
         last bits."""
-        return _widest(one for one in self._scatter.values() if one.name not in self.noise)
+        noise = self.noise
+        return _widest(one for one in self._scatter.values() if one.name not in noise)
 
     @property
     def scatter(self) -> str:
         """How far two calls of the function itself lie apart, in words."""
         noise = self.noise  # which tells little of the graph
-        others = f"; {counted(len(noise), 'value')} are noise, such as {noise[0]}" if noise else ""
+        others = f"; noise in {counted(len(noise), 'value')}, such as {noise[0]}" if noise else ""
         return f"the function's own scatter ({self.widest:.1g}{others})"
 
     @property
@@ -481,13 +483,25 @@ class Both:
             turns.append(Ran(values, after(self._function, (arguments, named))))
         self._calls += 1
         eager, again, graph = turns
-        self._compared = len(eager.end.values) + sum(map(len, eager.kept.values()))
+        compared = (*eager.end.values.values(), *(one for each in eager.kept.values() for _, one in each))
+        self._compared = sum(isinstance(one, torch.Tensor) for one in compared)
         for deviation in differences(eager, again):
             _keep(self._scatter, deviation)
         if (grown := changed_on_host(eager.end, graph.end)) is not None:
             self.why, self.difference = FROZEN_HOST, grown._replace(call=self._calls)
             return result
-        noise = self.noise
+        if (noise := self.noise) and not self._moves.issuperset(noise):
+            eager_before = getattr(self._graph, "counts", {})
+            here.restore()
+            again = self._graph(*arguments, **named)
+            if not any(
+                getattr(self._graph, "counts", {}).get(one) != eager_before.get(one)
+                for one in ("warm-ups", "captures", "eager")
+            ):
+                second = Ran(
+                    {self._calls - 1: list(_values(again, "output"))}, after(self._function, (arguments, named))
+                )
+                self._moves |= {one.name for one in differences(graph, second)}
         for deviation in differences(eager, graph):
             _keep(self._found, deviation)
             if not is_rounding(deviation) and deviation.name not in noise:
@@ -504,6 +518,7 @@ class Both:
         """
         nudged, noise = self._over == OVER_NUDGED, self.noise
         unlike = [one for one in self._scatter.values() if not (nudged or is_rounding(one) or one.name in noise)]
+        unlike += [one for one in self._scatter.values() if one.name in noise and one.name not in self._moves]
         if unlike:
             return NOT_REPEATABLE, unlike[0].told
         own = {one.name: one.relative for one in self._scatter.values() if nudged or one.name in noise}

@@ -49,16 +49,19 @@ COMPILERS = tuple(
             "pass the same shapes and static arguments: each new one is compiled",
         ),
         (
-            "torch.compile's", r"torch/(?:_dynamo/(?:convert_frame|output_graph)"
-            r"|_inductor/(?:compile_fx|graph|codecache|scheduler))\.py",
+            "torch.compile's", r"torch/(?:_dynamo/(?:convert_frame|output_graph)\.py"
+            r"|_inductor/(?:compile_fx|graph|codecache|scheduler)\.py(?:\(\d+\):)? "
+            r"(?!(?:.*\.)?(?:__call__|run|wrapper)$))",
             "pass the same shapes and types, or dynamic=True; TORCH_LOGS=recompiles names what is compiled again",
         ),
         (
-            "Triton's", r"triton/compiler/compiler\.py",
+            "Triton's", r"triton/compiler/compiler\.py(?:\(\d+\):)? "
+            r"(?!(?:.*\.)?(?:launch_metadata|_init_handles|run|runner)$)",
             "pass the same constexpr arguments: each new one is compiled",
         ),
         (
-            "Numba's", r"numba(?:_cuda/numba)?/(?:core|cuda)/(?:core/)?compiler\w*\.py",
+            "Numba's", r"numba(?:_cuda/numba)?/(?:core|cuda)/(?:core/)?compiler\w*\.py(?:\(\d+\):)? "
+            r"(?!(?:.*\.)?(?:launch|__call__)$)",
             "define the kernel once, and pass the same types: each new one is compiled",
         ),
         (
@@ -197,7 +200,7 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     importing = next((place for place, name in enumerate(names) if name.startswith("<frozen importlib")), None)
     if importing is not None:
         return IMPORTS, names[max(importing - 1, 0)]
-    if compiler := next(filter(None, map(compiler_of, names)), ""):
+    if not (names and _waits(names[-1])) and (compiler := next(filter(None, map(compiler_of, names)), "")):
         return compiler, next(name for name in names if compiler_of(name))
     found: tuple[str, str] | None = None
     for place, name in reversed(list(enumerate(names))):
@@ -240,6 +243,7 @@ def awaits(owner: str) -> bool:
     return owner.startswith(f"{WAITING}in ") or owner in (AWAITS, REQUESTS)
 
 
+@lru_cache(maxsize=100_000)
 def compiler_of(name: str) -> str:
     """The compiler that a function belongs to; "" if it belongs to none."""
     path = PACKAGES.sub("", name)

@@ -407,14 +407,16 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
         return Finding(rule="diagnose.ranks", severity="good", title=title, text="", threshold=threshold)
     outliers = list(dict.fromkeys(one.name for one in odd))
     first = next((one for one in odd if one.more), odd[0])
-    change = "Look at that rank's host" if first.more else "It has less to do: give every rank the same work"
+    change = " Look at that rank's host" if first.more else ""
+    if not first.more and first.what.startswith("computing"):
+        change = " It has less to do: give every rank the same work"
     return Finding(
         rule="diagnose.ranks",
         severity="warning",
         title=f"Outliers among the ranks: {', '.join(outliers[:3])}{' and others' if len(outliers) > 3 else ''}",
         text=f"{first.name}: {first.what} takes {first.value}, in the median {first.median}.",
         threshold=threshold,
-        advice=f"{first.name} takes {first.value} for {first.what} (median {first.median}). {change}",
+        advice=f"{first.name} takes {first.value} for {first.what} (median {first.median}).{change}",
     )
 
 

@@ -16,7 +16,7 @@ FEWEST = 4  # ends of turns that count as a repetition
 # A loop within another one is the program's iteration if it does all that the outer one does, or if it turns at least
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
-OF_MODELS = ("forward", "__call__")
+OF_MODEL = "forward"
 MOST_AROUND = 8  # loops before one in its function that are looked at
 SOME = 16  # longer turns that are looked at
 MOST_A_VISIT = 3  # a loop that turns less often, each time the program comes to it, is no iteration
@@ -166,8 +166,8 @@ def _without_kernels(trace: Trace) -> tuple[IntArray, IntArray]:
 def _is_iteration(outer: Turns, inner: Turns, idle: tuple[IntArray, IntArray]) -> bool:
     """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations. They are not
     if the GPU has no kernels in most of the time, and that outside of the inner loop: it only launches some. Of a fast
-    one, of which only some turns are noted, nobody knows. A loop in a model's own function is over its layers."""
-    if _parts(inner.place)[2].rpartition(".")[2] in OF_MODELS and outer.recorded >= FEWEST:
+    one, of which only some turns are noted, nobody knows. A loop in a model's forward() is over its layers."""
+    if _parts(inner.place)[2].rpartition(".")[2] == OF_MODEL and outer.recorded >= FEWEST:
         return False
     middles_ns, lasts_ns = idle
     turn = np.searchsorted(inner.all_ns, middles_ns)
