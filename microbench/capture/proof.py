@@ -51,7 +51,7 @@ CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough 
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
 ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
-LITTLE = 0.1  # of what is compared, which may be noise: of a layer of a transformer the bias of the keys, one of 16 tensors
+LITTLE = 0.1  # of what is compared, which may be noise: the bias of the keys is one of 16 tensors of a layer
 RANDOM, USER = "random numbers of ", "your code"
 FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
 OTHER = "the graph computes something else"
