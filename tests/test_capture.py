@@ -348,7 +348,7 @@ def test_noise_that_a_function_leaves_is_compared_with_its_own(apart: float, say
 def test_random_numbers_of_the_host_are_no_noise() -> None:
     """Two calls differ in one tensor alone, but two replays do not: it is frozen."""
     from microbench.capture.making import Report, examine
-    from microbench.capture.proof import NOT_REPEATABLE
+    from microbench.capture.proof import FROZEN_NOISE
 
     layers, drawn = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(12)]), torch.zeros(4)
 
@@ -359,7 +359,7 @@ def test_random_numbers_of_the_host_are_no_noise() -> None:
 
     report = Report()
     examine(step, ((torch.ones(2, 4),), {}), [], report, lambda stage: None)
-    assert (report.proved, report.why) == (False, NOT_REPEATABLE)
+    assert (report.proved, report.why) == (False, FROZEN_NOISE)
 
 
 def test_nothing_of_a_call_is_kept_that_would_break_the_capture() -> None:
@@ -969,6 +969,35 @@ def test_data_that_comes_anew_is_told_by_what_it_holds() -> None:
     several = [Batch(float(number), 1.0) for number in range(5)]
     told = graphed(lambda batch: batch.a * by_class[type(batch)] if batch in several else batch.a)
     assert [told(several[number % 5]).tolist() for number in range(12)] == [[2.0 * (n % 5)] * 2 for n in range(12)]
+
+
+def test_data_that_an_object_keeps_of_a_call_may_come_anew() -> None:
+    from microbench import graphed
+
+    class Batch:
+        def __init__(self, number: float) -> None:
+            self.a = torch.full((2,), number)
+
+    class Trainer:
+        special: Any = None
+
+        def step(self, batch: Batch) -> Any:
+            self.batch = batch
+            return self.batch.a * 2
+
+        def asks(self, batch: Batch) -> Any:
+            return batch.a * 3 if batch is self.special else batch.a
+
+    trainer = Trainer()
+    step = graphed(trainer.step)
+    assert [step(Batch(float(number))).tolist() for number in range(12)] == [[2.0 * number] * 2 for number in range(12)]
+    assert step.counts["replays"] > 5
+    asks = graphed(trainer.asks)
+    for number in range(24):
+        batch = Batch(float(number))
+        trainer.special = batch if number in (8, 16) else trainer.special
+        assert asks(batch).tolist() == [number * (3.0 if number in (8, 16) else 1.0)] * 2
+    assert len(asks._came.get("argument[0][0]") or ()) <= 3, "not all batches are kept"
 
 
 def test_data_with_slots_or_of_c_is_told_by_identity() -> None:

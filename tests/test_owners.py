@@ -38,6 +38,7 @@ def test_who_waits_for_a_compiler_does_not_compile() -> None:
     within = "torch/_dynamo/convert_frame.py ConvertFrame.__call__"
     assert owner_of((within, "torch/_inductor/select.py choose"))[0] == "torch.compile's compiler"
     assert owner_of((within, "python3.12/threading.py Condition.wait"))[0] == "waiting in a lock or a queue"
+    assert owner_of((within, "python3.12/subprocess.py run", "python3.12/selectors.py select"))[0].endswith("compiler")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ import sysconfig
 import types
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, froz
 LOOKED = (*SETTINGS, tuple, Iterator)
 WHOLE = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType, types.ModuleType
 OPEN = set[type]()  # of data: a call is told by what such an object holds, since each call passes another
-ANEW = 3
+ANEW = 3  # so many other objects of data, none of them again, open their class
 KERNELS = {"triton", "cupy", "numba", "numba_cuda", "cuda", "pycuda"}  # packages whose kernels PyTorch does not see
 OF_HOST = "an input is a tensor of the host, whose values a graph keeps, and another one came"
 CALLED = "()"  # the key of a value that its holder returns
@@ -69,6 +69,7 @@ OF_ALL = [
 FORWARD = ("forward", "backward", "setup_context")
 # What reads attributes that no code names.
 BY_NAME = {"getattr", "hasattr", "asdict", "astuple", "fields", "replace", "repr", "str", "__match_args__"}
+SHAPES = {"shape", "size", "ndim", "dim", "numel", "nelement", "dtype", "device", "stride"}
 CALLS, NEW = (*FORWARD, "__call__"), ("__init__", "__new__", "__post_init__")
 OF_OPTIMIZERS = ("param_groups", "state", "defaults")
 MAKING = ("__init__", "__new__", "__repr__", "__setattr__", "__getstate__", "__setstate__", "__reduce__", "__del__")
@@ -122,7 +123,7 @@ class Graphed:
         self._warm_up, self._most = max(warm_up, 1), most
         self._graphs: list[Graph] = []
         self._passed: dict[Any, list[list[Any]]] = {}  # the tensors of each kind's warm-ups
-        self._apart: set[type] | None = None  # classes whose objects the function may tell apart
+        self._apart: set[type] = set()  # classes whose objects the function may tell apart
         self._came: dict[str, Any] = {}  # what is no tensor in the arguments, as it came first
         self._moving: set[int] = set()  # places of inputs for which another tensor came
         self._places: dict[Any, list[tuple[str, Any, Any]]] = {}  # what the function reads, by its inputs
@@ -193,12 +194,9 @@ class Graphed:
         """A call that no graph fits: a warm-up, the capture, or a call without a graph."""
         if opened(self._came, (arguments, named), self.function):
             self._graphs.clear()  # those for one object each
+            self._moving.clear()  # its tensors have places now
             self._forget()
             return self(*arguments, **named)
-        if classes := OPEN.intersection([one for _, one in _leaves((arguments, named)) if isinstance(one, type)]):
-            self._apart = apart(self.function) if self._apart is None else self._apart
-            if told := classes & self._apart:
-                return self._eager(f"it may tell objects of {told.pop().__name__} apart", arguments, named)
         if self._changing:
             return self._eager(f"each call changes {self._changing}, and a replay would not", arguments, named)
         places = self._places.get(kind[0])
@@ -212,6 +210,12 @@ class Graphed:
             )
         if any(isinstance(one, Iterator) for _, one in _leaves((arguments, named))):
             return self._eager("an argument is an iterator, and a replay takes nothing from it", arguments, named)
+        classes = OPEN.intersection([one for _, one in _leaves((arguments, named)) if isinstance(one, type)])
+        if classes and not classes & self._apart:
+            self._apart |= apart(self.function)
+        if told := classes & self._apart:
+            asks = f"it reaches an object of {min(one.__name__ for one in told)} besides its arguments"
+            return self._eager(f"{asks}, and may ask whether one is that", arguments, named)
         if places is None:
             places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
         key = *kind, tuple([held(now(*place)) for _, *place in places])
@@ -381,8 +385,9 @@ class Graph:
             for one in reads.kept
             if not isinstance(one[1], Part)
         ]
+        kind_of = _alike if reads.asks_shapes() else type
         self._each += [
-            (partial(_same, partial(_like, *one[:2]), _alike(one[2])), CALLED, True, one[3]) for one in unread
+            (partial(_same, partial(_like, kind_of, *one[:2]), kind_of(one[2])), CALLED, True, one[3]) for one in unread
         ]
         # Looked at if a change was counted, and in turn.
         self._counted: list[Place] = [one for one in reads.kept if isinstance(one[1], Part)]
@@ -538,7 +543,8 @@ class Reads:
             self.states: set[tuple[int, Any]] = set()  # of these, tensors of optimizers, which facts() looks at
             self.behind: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where it leaves what it does not read
             self._large: dict[int, tuple[str, Any]] = {}  # containers and arrays that only a capture looks at
-            self._rebound: set[int] = set()  # what is at such places
+            self.rebound: set[int] = set()  # what is at such places
+            self.asked: set[str] = set()  # what code asks of objects: "is", "id", "len"
             self._own: list[tuple[str, Any]] = []  # functions and objects of the user's
             self._ordered: dict[int, tuple[str, dict[Any, Any]]] = {}
             self.leading: set[int] = set()
@@ -560,6 +566,14 @@ class Reads:
                 break
         self.places = list(self._found.values())
 
+    def reached(self) -> Iterable[Any]:
+        """All objects that were looked at."""
+        return self._seen.values()
+
+    def asks_shapes(self) -> bool:
+        """Whether any code asks for the shape, the type or the device of a tensor."""
+        return bool(self.asked & {"len"} or self._names & SHAPES)
+
     def iterators(self) -> list[tuple[str, Any, Any]]:
         """The places of iterators whose ``__next__`` is not the user's."""
         return [place for place in self.places if _draws(now(*place[1:]))]
@@ -573,7 +587,7 @@ class Reads:
         """What a call may change on the host without binding a name: its tensors' versions, entries, random numbers."""
         versions: dict[str, Any] = {name: _on_host(one) for name, one in self.of_host(inputs)}
         for name, one in self._large.values():
-            parts = (one, one.values()) if hasattr(type(one), "values") else (one,)
+            parts = (one, one.values()) if isinstance(one, Mapping) else (one,)
             is_array = hasattr(type(one), "__array_interface__")
             versions[name] = hash(one.tobytes()) if is_array else [[*map(Same, tuple(each))] for each in parts]
         for name, *place in self.places:
@@ -694,6 +708,7 @@ class Reads:
             return
         self._own.append((f"the code of {one.__name__}", one))
         read, written, known = _named(one.__code__)
+        self.asked |= (known & {"len", "id"}) | (read & {"is"})
         self._names |= read | ({"__dict__"} if "vars" in known else NONE) | (known & BY_NAME)
         self._written |= written
         for name in _stored(one.__code__) - known:
@@ -750,7 +765,7 @@ class Reads:
 
     def _of_container(self, name: str, one: Any, more: frozenset[str]) -> None:
         # No code that is followed writes to any, or binds another one in its place.
-        fixed = not self._written & CHANGING and not more and id(one) not in self._rebound
+        fixed = not self._written & CHANGING and not more and id(one) not in self.rebound
         if type(one) is not tuple and (not more or isinstance(one, list | deque)):
             self._found[id(one), len] = f"len({name})", one.__len__, CALLED
         if not more and isinstance(one, set | deque) and len(one) <= MOST_ENTRIES:
@@ -794,12 +809,12 @@ class Reads:
             if layer and (key in OF_LAYERS or (key == "training" and "." in name and key not in more)):
                 continue
             value, named = one[key], f"{name}.{key}"
-            fixed = (every or key in self._names) and key not in self._written and id(one) not in self._rebound
+            fixed = (every or key in self._names) and key not in self._written and id(one) not in self.rebound
             if isinstance(value, LOOKED) or fixed:
                 self._add(named, one, layer(key) if layer else key, more if key in theirs else NONE)
             else:
                 if key in self._names or _are_numbers(value):
-                    self._rebound |= {id(value), id(getattr(value, "__dict__", value))}
+                    self.rebound |= {id(value), id(getattr(value, "__dict__", value))}
                     self.maybe[id(one), key] = named, one, layer(key) if layer else key
                 elif isinstance(value, torch.Tensor) and not layer:
                     self.kept.append((one, key, value, named))
@@ -885,9 +900,7 @@ class Reads:
                 self._found[id(first), CALLED] = f"the memory of {name}", first.untyped_storage, CALLED
             del storage
             parts = [(name, one), *((f"{name}.{key}", each) for key, each in one.named_children())]
-            for part, each in (
-                parts[1 : EACH + 1] or parts if self._learns() else ()
-            ):  # the others are looked at in turn
+            for part, each in parts[: EACH + 1] if self._learns() else ():  # the others are looked at in turn
                 for key, leaf in itertools.islice(each.named_parameters(), 1):
                     learns = f"{part}.{key}.requires_grad", partial(getattr, leaf, "requires_grad"), CALLED
                     self._found[id(leaf), "requires_grad"] = learns
@@ -964,8 +977,8 @@ def _alike(value: Any) -> Any:
     return type(value), *((value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else ())
 
 
-def _like(holder: Any, key: Any) -> Any:
-    return _alike(now(holder, key))
+def _like(kind_of: Callable[[Any], Any], holder: Any, key: Any) -> Any:
+    return kind_of(now(holder, key))
 
 
 def _same(get: Callable[[], Any], value: Any) -> bool:
@@ -1065,10 +1078,17 @@ def _storages(value: Any, within: int = 8) -> set[int]:
     """Numbers of the memory of each tensor in a value, also in tuples, lists, dictionaries and objects of data."""
     if isinstance(value, torch.Tensor):
         return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
-    value = vars(value) if _is_data(value) else value
-    value = vars(value) if holds(value) and not isinstance(value, (*WHOLE, tuple, list, dict)) else value
-    each = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return set[int]().union(*(_storages(one, within - 1) for one in each if within))
+    found, waiting, seen = set[int](), [value], dict[int, Any]()
+    for _ in range(within):
+        these, waiting = waiting, []
+        for one in these:
+            if isinstance(one, torch.Tensor):
+                found |= _storages(one)
+            elif not isinstance(one, (*SETTINGS, *WHOLE)) and id(one) not in seen:
+                seen[id(one)] = one
+                inner = one if isinstance(one, tuple | list | dict) else vars(one) if holds(one) else ()
+                waiting += inner.values() if isinstance(inner, dict) else inner
+    return found
 
 
 class Drawn:
@@ -1178,7 +1198,7 @@ def _leaves(value: Any, name: str = "argument") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def opened(before: dict[str, Any], arguments: Any, function: Any = nothing) -> bool:
+def opened(before: dict[str, Any], arguments: Any, function: Any) -> bool:
     """Whether data has come as ANEW other objects, none of them again, which ``before`` keeps. Then its class is OPEN:
     told by what its objects hold, unless the function tells them apart."""
     found: set[type] = set()
@@ -1186,16 +1206,21 @@ def opened(before: dict[str, Any], arguments: Any, function: Any = nothing) -> b
         seen = before.setdefault(name, []) if _is_data(one) else None
         if seen is None or (seen and seen[-1] is one):
             continue
-        before[name] = None if any(one is each for each in seen) else [*seen, one]
-        found |= {type(one)} if len(seen) >= ANEW - 1 and before[name] else set()
+        first = len(seen) < ANEW and not any(one is each for each in seen)
+        before[name] = [*seen, one] if first else None  # no more are kept
+        found |= {type(one)} if first and len(seen) == ANEW - 1 else set()
     OPEN.update(found := found - apart(function) if found else found)
     return bool(found)
 
 
 def apart(function: Any) -> set[type]:
     """The classes of objects that a function reaches without its arguments, and may tell from one that comes."""
-    reached = [*Reads(function)._seen.values()]
-    return {type(one) for one in (*reached, *(key for one in reached if isinstance(one, dict) for key in one))}
+    reads = Reads(function)
+    skipped = set() if reads.asked & {"is", "id"} else reads.rebound  # what it keeps of calls, if it compares nothing
+    reached = [one for one in reads.reached() if id(one) not in skipped]
+    reached += [now(*place) for _, *place in reads.places]
+    keys = (key for one in reached if isinstance(one, dict | set | frozenset) for key in one)
+    return {type(one() if isinstance(one, weakref.ref) else one) for one in (*reached, *keys)}
 
 
 def _is_data(one: Any) -> bool:
@@ -1239,6 +1264,8 @@ def _named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
             written.add("__setitem__")
         elif one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME"):
             known.add(one.argval)
+        elif one.opname in ("IS_OP", "CONTAINS_OP"):
+            read.add("is")  # no attribute has this name
         elif one.opname == "MATCH_CLASS":
             read.add("__match_args__")
         elif one.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD"):
@@ -1434,7 +1461,7 @@ def described(value: Any, tensors: list[Any]) -> Any:
         return plain(value)
     if isinstance(value, dict):
         return kind, tuple([(key, described(each, tensors)) for key, each in value.items()])
-    if isinstance(value, SETTINGS):  # such as a device, which is another object each time
+    if isinstance(value, (torch.device, numbers.Number)):  # another object each time
         return held(value)
     return (kind, described(vars(value), tensors)) if kind in OPEN else Same(value)
 
@@ -1526,11 +1553,8 @@ def _has_tensors(each: Iterable[Any], within: int = 8) -> bool:
                 waiting += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
             else:
                 waiting += one.values() if isinstance(one, dict) else one if isinstance(one, tuple | list) else ()
-                waiting += (
-                    vars(one).values()
-                    if hasattr(type(one), "__dict__") and isinstance(getattr(one, "__dict__", None), dict)
-                    else ()
-                )
+                inner = getattr(one, "__dict__", None)
+                waiting += inner.values() if isinstance(inner, dict) else ()
     return False
 
 

@@ -233,7 +233,7 @@ def examine(
 
     came: dict[str, Any] = {}
     for each in given:
-        opened(came, each)
+        opened(came, each, eager)
     start = Kept(eager, inputs)
     if look:
         stage("blockers")

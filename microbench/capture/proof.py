@@ -53,6 +53,8 @@ ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
 LITTLE = 0.1  # of what is compared, which may be noise: the bias of the keys is one of 16 tensors of a layer
 RANDOM, USER = "random numbers of ", "your code"
+FROZEN_NOISE = "two calls of the function differ there, and two replays do not: what varies is frozen in the graph"
+SURE = 8  # such calls, which come by chance once in 256
 FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
 OTHER = "the graph computes something else"
 NOT_REPEATABLE = "the function itself is not repeatable from the same start"
@@ -178,12 +180,12 @@ def prove(
             counts = dict(other.counts)
             return Proof(not why, why, difference, exact, scatter, CALLS, outputs, state, varied, left, counts)
 
-        exact = False
+        exact, extra = False, 0
         if graph is None:
             both = plan.step_by_step(Both(function, other))
             if both.why:
                 return proof(both.why, both.difference)
-            scatter = both.scatter
+            scatter, extra = both.scatter, both.extra
         else:
             grown, found = changed_on_host(eager.end, graph.end), differences(eager, graph)
             exact = not grown and not found
@@ -208,7 +210,7 @@ def prove(
                 if both.why:
                     return proof(both.why, both.difference)
                 scatter = f"rounding ({both.found:.1g}; a last bit of what it reads gives {both.widest:.1g})"
-        if other.counts.get("replays", 0) < CALLS // 2:
+        if other.counts.get("replays", 0) - extra < CALLS // 2:
             reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
             return proof(f"calls cannot be replayed: {reason}")
         counts = dict(other.counts)  # parts are made anew from here on
@@ -439,7 +441,8 @@ class Both:
         self._over = OVER_NUDGED if nudged else OVER_SCATTER
         self._scatter: dict[str, Deviation] = {}
         self._compared = 0
-        self._moves: set[str] = set()  # noise that two replays leave apart, too: it is not frozen
+        # Noise that two replays leave apart, too, so it is not frozen; in how many calls they did not; replays for that.
+        self._moves, self._still, self.extra = set[str](), Counter[str](), 0
         self._found: dict[str, Deviation] = {}
         self.why = ""
         self.difference: Difference | None = None
@@ -485,23 +488,14 @@ class Both:
         eager, again, graph = turns
         compared = (*eager.end.values.values(), *(one for each in eager.kept.values() for _, one in each))
         self._compared = sum(isinstance(one, torch.Tensor) for one in compared)
-        for deviation in differences(eager, again):
+        own = differences(eager, again)
+        for deviation in own:
             _keep(self._scatter, deviation)
         if (grown := changed_on_host(eager.end, graph.end)) is not None:
             self.why, self.difference = FROZEN_HOST, grown._replace(call=self._calls)
             return result
         if (noise := self.noise) and not self._moves.issuperset(noise):
-            eager_before = getattr(self._graph, "counts", {})
-            here.restore()
-            again = self._graph(*arguments, **named)
-            if not any(
-                getattr(self._graph, "counts", {}).get(one) != eager_before.get(one)
-                for one in ("warm-ups", "captures", "eager")
-            ):
-                second = Ran(
-                    {self._calls - 1: list(_values(again, "output"))}, after(self._function, (arguments, named))
-                )
-                self._moves |= {one.name for one in differences(graph, second)}
+            self._replay_again(here, arguments, named, graph, {one.name for one in own})
         for deviation in differences(eager, graph):
             _keep(self._found, deviation)
             if not is_rounding(deviation) and deviation.name not in noise:
@@ -511,6 +505,19 @@ class Both:
                 self.difference = deviation.told
         return result
 
+    def _replay_again(self, here: Kept, arguments: Any, named: Any, graph: Ran, apart: set[str]) -> None:
+        """Whether noise, in which two calls of the function lie ``apart``, is other in a second replay, too."""
+        before = Counter(getattr(self._graph, "counts", {}))
+        here.restore()
+        result = self._graph(*arguments, **named)
+        self.extra += 1
+        if (Counter(getattr(self._graph, "counts", {})) - before).keys() - {"replays"}:
+            return  # it was captured, or ran without a graph
+        second = Ran({self._calls - 1: list(_values(result, "output"))}, after(self._function, (arguments, named)))
+        moved = {one.name for one in differences(graph, second)}
+        self._moves |= moved
+        self._still.update((apart & {*self.noise}) - moved)
+
     def over_scatter(self) -> tuple[str, Difference | None]:
         """Why the graph is wrong, "" if it differs by no more than the function's own scatter.
 
@@ -518,9 +525,11 @@ class Both:
         """
         nudged, noise = self._over == OVER_NUDGED, self.noise
         unlike = [one for one in self._scatter.values() if not (nudged or is_rounding(one) or one.name in noise)]
-        unlike += [one for one in self._scatter.values() if one.name in noise and one.name not in self._moves]
         if unlike:
             return NOT_REPEATABLE, unlike[0].told
+        for one in self._scatter.values():
+            if one.name in noise and one.name not in self._moves and self._still[one.name] >= SURE:
+                return FROZEN_NOISE, one.told
         own = {one.name: one.relative for one in self._scatter.values() if nudged or one.name in noise}
         least = 0.0 if nudged else self.widest
         wide = [one for one in self._found.values() if one.relative > self._over * own.get(one.name, least)]

@@ -71,6 +71,7 @@ COMPILERS = tuple(
     )
 )  # fmt: skip
 
+PROCESSES_OF = re.compile(r"subprocess\.py|_inductor/async_compile\.py")  # a compiler's own, for which it waits
 COMPILES = frozenset(name for _, name, _ in COMPILERS)
 
 # What usually helps, by owner. A framework's host code prepares work of the GPU, unless it computes itself.
@@ -200,7 +201,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     importing = next((place for place, name in enumerate(names) if name.startswith("<frozen importlib")), None)
     if importing is not None:
         return IMPORTS, names[max(importing - 1, 0)]
-    if not (names and _waits(names[-1])) and (compiler := next(filter(None, map(compiler_of, names)), "")):
+    works = not names or not _waits(names[-1]) or any(PROCESSES_OF.search(name) for name in names)
+    if works and (compiler := next(filter(None, map(compiler_of, names)), "")):
         return compiler, next(name for name in names if compiler_of(name))
     found: tuple[str, str] | None = None
     for place, name in reversed(list(enumerate(names))):

@@ -116,9 +116,10 @@ def graphed(
 
     The first calls run as before (``warm_up``), the next is captured, the others are replayed. A call is captured again
     if an input has another shape, stride, type or device, or if something else is new by which the host decides:
-    arguments that are no tensors; what the function's code names of its module, closure, objects, classes, layers,
-    other modules and the environment; an optimizer's settings; grad mode, autocast and the default type; what
-    ``also()`` returns. After ``most`` graphs such calls run without one.
+    arguments that are no tensors (plain data by what it holds, if other objects come each time); what the function's
+    code names of its module, closure, objects, classes, layers, other modules and the environment; an optimizer's
+    settings; grad mode, autocast and the default type; what ``also()`` returns. After ``most`` graphs such calls run
+    without one.
     ``counts`` of what is returned says how often each happened, ``reasons`` why a call was not replayed.
 
     What a call returns is a copy without a gradient, so backward() belongs into the function; with ``copies=False`` it
