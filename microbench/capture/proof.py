@@ -441,7 +441,7 @@ class Both:
         self._over = OVER_NUDGED if nudged else OVER_SCATTER
         self._scatter: dict[str, Deviation] = {}
         self._compared = 0
-        # Noise that two replays leave apart, too, so it is not frozen; in how many calls they did not; replays for that.
+        # Noise that two replays leave apart, too, so it is not frozen; in how many calls they did not; such replays.
         self._moves, self._still, self.extra = set[str](), Counter[str](), 0
         self._found: dict[str, Deviation] = {}
         self.why = ""
