@@ -363,6 +363,14 @@ def without_words(diagnosis: Diagnosis, owner: str) -> str:
     return f"; without it {times(without.speedup)} as fast{range_}{limited}"
 
 
+def _unprofiled_share(works_s: float, step: Step, recorded: float) -> str:
+    """In which share of a step the GPU works without the profiler, if it works ``works_s`` of it."""
+    least, likely, most = (min(works_s / max(one, works_s), 1.0) for one in (step.high_s, step.unwatched_s, step.low_s))
+    if most - least <= NAMED:
+        return percent(likely)
+    return f"{percent(least)} to {percent(most)}" if least > recorded else f"up to {percent(most)}"
+
+
 def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     idle, bound = diagnosis.idle, diagnosis.bound
     if idle is None or bound is None:
@@ -417,12 +425,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if pauses:
         title += f", and pauses for {percent(gaps)} between kernels in its queue"
     elif bound == "GPU-bound" and 1 - share < BUSY and step is not None:
-        works_s = each(diagnosis, idle.busy_s)
-        shares = [min(works_s / max(one, works_s), 1.0) for one in (step.high_s, step.unwatched_s, step.low_s)]
-        if shares[0] > 1 - share:  # else nobody knows
-            wide = shares[2] - shares[0] > NAMED
-            range_ = f"{percent(shares[0])} to {percent(shares[2])}" if wide else percent(shares[1])
-            title += f", and {range_} without the profiler"
+        title += f", and {_unprofiled_share(each(diagnosis, idle.busy_s), step, 1 - share)} without the profiler"
     if bound == "communication-bound" or (bound == "GPU-bound" and exposed > WARNING):
         title += f", but {percent(exposed)} is communication that no other work hides"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
