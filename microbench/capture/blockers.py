@@ -295,7 +295,13 @@ def _watched(looking: Looking) -> Iterator[None]:
             looking.note("file", "open", "a replay reads, writes and starts nothing")
         return real_open(file, mode, *args, **named)
 
+    def saved(*args: Any, real: Callable[..., Any] = torch.save, **named: Any) -> Any:
+        looking.note("file", "save", "a replay reads, writes and starts nothing")
+        return real(*args, **named)
+
     with ExitStack() as stack:
+        if trace and sys.version_info[:2] == (3, 12):  # whose profiler sees no function of pybind11
+            stack.enter_context(mock.patch.object(torch, "save", saved))
         if trace:
             before = sys.getprofile()  # of C, such as cProfile's, it is no function and cannot be set again
             stack.callback(sys.setprofile, before if callable(before) else None)
