@@ -17,7 +17,7 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -254,6 +254,17 @@ def _called(looking: Looking, frame: types.FrameType, event: str, function: Any)
     looking.note("file", function.__name__, "a replay reads, writes and starts nothing")
 
 
+def _checkpoints(looking: Looking) -> AbstractContextManager[Any]:
+    """Notes what torch.save writes on Python 3.12, whose profiler sees no function of pybind11."""
+
+    def saved(*args: Any, real: Callable[..., Any] = torch.save, **named: Any) -> Any:
+        looking.note("file", "save", "a replay reads, writes and starts nothing")
+        return real(*args, **named)
+
+    seen = looking.given is None and sys.version_info[:2] == (3, 12)
+    return mock.patch.object(torch, "save", saved) if seen else nullcontext()
+
+
 @contextmanager
 def _watched(looking: Looking) -> Iterator[None]:
     """Notes calls of the host: waits, prints, and what is read, written or started outside of the process."""
@@ -295,13 +306,8 @@ def _watched(looking: Looking) -> Iterator[None]:
             looking.note("file", "open", "a replay reads, writes and starts nothing")
         return real_open(file, mode, *args, **named)
 
-    def saved(*args: Any, real: Callable[..., Any] = torch.save, **named: Any) -> Any:
-        looking.note("file", "save", "a replay reads, writes and starts nothing")
-        return real(*args, **named)
-
     with ExitStack() as stack:
-        if trace and sys.version_info[:2] == (3, 12):  # whose profiler sees no function of pybind11
-            stack.enter_context(mock.patch.object(torch, "save", saved))
+        stack.enter_context(_checkpoints(looking))
         if trace:
             before = sys.getprofile()  # of C, such as cProfile's, it is no function and cannot be set again
             stack.callback(sys.setprofile, before if callable(before) else None)
