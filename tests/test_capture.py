@@ -346,7 +346,7 @@ def test_noise_that_a_function_leaves_is_compared_with_its_own(apart: float, say
 
 
 def test_random_numbers_of_the_host_are_no_noise() -> None:
-    """Two calls differ in one tensor alone, but two replays do not: it is frozen."""
+    """Two calls differ in one tensor. Two replays do not, so the graph has frozen it."""
     from microbench.capture.making import Report, examine
     from microbench.capture.proof import FROZEN_NOISE
 

@@ -113,7 +113,7 @@ def test_a_few_odd_steps_hide_no_pace_and_make_none() -> None:
 
 
 def test_a_clock_whose_ticks_are_late_and_then_early_is_a_pace() -> None:
-    """Half of what a tick comes late passes outside of the pauses, so that these tell less."""
+    """Each tick is late by a random time, of which the pauses show half."""
     random, count = np.random.default_rng(1), 200
     own_s, late_s = 2e-3 + random.normal(0, 2e-4, count), random.normal(0, 1.6e-4, count + 1)
     for ticks, paced in ((np.diff(late_s), True), (random.permutation(np.diff(late_s)), False)):
@@ -353,7 +353,7 @@ def test_a_long_loop_behind_a_longer_start_has_steps_if_it_looks(turns: int, loo
 
 @pytest.mark.parametrize(("kernels", "looks", "found"), [(1, True, 10), (1, False, 0), (40, True, 0)])
 def test_copies_before_them_do_not_hide_calls_that_look_each_time(kernels: int, looks: bool, found: int) -> None:
-    """The data comes first. Kernels before them are work of the program, and layers do not look."""
+    """A program copies its data first. Steps read a result each time; layers of a model do not."""
     made = Recorder()
     for _ in range(3):
         made.submit(made.call("cudaMemcpyAsync", 3000), "Memcpy", 30_000_000, kind="copy")

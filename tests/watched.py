@@ -140,7 +140,7 @@ def turning(seconds: float, *lines: str, before: str = "") -> str:
 
 
 def alone(done: Recorded) -> Trace:
-    """The one recording of a program that ran to its end, which is sound."""
+    """Run a program to its end, and return its only recording, which must be whole."""
     assert (done.code, done.errors, done.reasons) == (0, "", [])
     (trace,) = done.traces
     sound(trace)

@@ -124,7 +124,7 @@ class Graphed:
         self._graphs: list[Graph] = []
         self._passed: dict[Any, list[list[Any]]] = {}  # the tensors of each kind's warm-ups
         self._apart: set[type] = set()  # classes whose objects the function may tell apart
-        self._came: dict[str, Any] = {}  # what is no tensor in the arguments, as it came first
+        self._came: dict[str, Any] = {}  # the objects of data that came as an argument, by its name
         self._moving: set[int] = set()  # places of inputs for which another tensor came
         self._places: dict[Any, list[tuple[str, Any, Any]]] = {}  # what the function reads, by its inputs
         self._last: Graph | None = None
@@ -214,8 +214,8 @@ class Graphed:
         if classes and not classes & self._apart:
             self._apart |= apart(self.function)
         if told := classes & self._apart:
-            asks = f"it reaches an object of {min(one.__name__ for one in told)} besides its arguments"
-            return self._eager(f"{asks}, and may ask whether one is that", arguments, named)
+            name = min(one.__name__ for one in told)
+            return self._eager(f"it knows another {name}, and may compare its argument with that", arguments, named)
         if places is None:
             places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
         key = *kind, tuple([held(now(*place)) for _, *place in places])
@@ -571,7 +571,7 @@ class Reads:
         return self._seen.values()
 
     def asks_shapes(self) -> bool:
-        """Whether any code asks for the shape, the type or the device of a tensor."""
+        """Whether the code reads the shape, the type or the device of a tensor."""
         return bool(self.asked & {"len"} or self._names & SHAPES)
 
     def iterators(self) -> list[tuple[str, Any, Any]]:
@@ -1047,9 +1047,8 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, places: list[Place]) -> None:
         super().__init__()
-        self._values = {
-            (id(holder), key): now(holder, key) for holder, key, *_ in places
-        }  # no other gets their numbers
+        # Kept, so that no other memory gets their numbers.
+        self._values = {(id(holder), key): now(holder, key) for holder, key, *_ in places}
         self._of = {place: _storages(one) for place, one in self._values.items() if not isinstance(one, WHOLE[1:])}
         self._used: set[int] = set()
 
@@ -1075,7 +1074,7 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _storages(value: Any, within: int = 8) -> set[int]:
-    """Numbers of the memory of each tensor in a value, also in tuples, lists, dictionaries and objects of data."""
+    """Numbers of the memory of each tensor in a value, also within containers and objects."""
     if isinstance(value, torch.Tensor):
         return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
     found, waiting, seen = set[int](), [value], dict[int, Any]()
@@ -1199,8 +1198,10 @@ def _leaves(value: Any, name: str = "argument") -> Iterator[tuple[str, Any]]:
 
 
 def opened(before: dict[str, Any], arguments: Any, function: Any) -> bool:
-    """Whether data has come as ANEW other objects, none of them again, which ``before`` keeps. Then its class is OPEN:
-    told by what its objects hold, unless the function tells them apart."""
+    """Note the objects of data in a call's arguments in ``before``, and tell whether that opens a class.
+
+    A class is OPEN once ANEW different objects have come, unless the function may compare them.
+    """
     found: set[type] = set()
     for name, one in _leaves(arguments) if len(before) <= MOST_ENTRIES else ():
         seen = before.setdefault(name, []) if _is_data(one) else None
@@ -1214,7 +1215,7 @@ def opened(before: dict[str, Any], arguments: Any, function: Any) -> bool:
 
 
 def apart(function: Any) -> set[type]:
-    """The classes of objects that a function reaches without its arguments, and may tell from one that comes."""
+    """The classes of objects that a function reaches without its arguments. It may compare an argument with these."""
     reads = Reads(function)
     skipped = set() if reads.asked & {"is", "id"} else reads.rebound  # what it keeps of calls, if it compares nothing
     reached = [one for one in reads.reached() if id(one) not in skipped]
@@ -1391,10 +1392,11 @@ class Same:
 
 
 def renew(tensors: Iterable[torch.Tensor]) -> None:
-    """Let leaves have other nodes in the next backward pass. A result of an earlier call that is still there keeps the
-    old ones, which belong to that call's stream: the default one must not take part in a capture.
+    """Make PyTorch drop the nodes that add up the gradients of these leaves. The next backward pass makes new ones.
 
-    Nodes that somebody holds, and those of several processes, may have hooks, and stay.
+    A result of an earlier call, such as a loss that is kept, keeps the old nodes alive. They run in that call's stream,
+    and a capture fails if this is the default stream. Nodes that a Python object holds, or that belong to one of
+    several processes, may have hooks; they stay.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return
@@ -1536,7 +1538,7 @@ def strange(value: Any, known: set[int]) -> str:
 
 
 def _has_tensors(each: Iterable[Any], within: int = 8) -> bool:
-    """Whether some are tensors, or hold some in attributes, containers and closures, so many deep."""
+    """Whether there are tensors among these values or in what they hold, down to ``within`` levels."""
     waiting, seen = [*each], dict[int, Any]()
     for _ in range(within):
         found, waiting = waiting, []

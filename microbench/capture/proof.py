@@ -441,7 +441,7 @@ class Both:
         self._over = OVER_NUDGED if nudged else OVER_SCATTER
         self._scatter: dict[str, Deviation] = {}
         self._compared = 0
-        # Noise that two replays leave apart, too, so it is not frozen; in how many calls they did not; such replays.
+        # Noise that differs between two replays, too; by name, in how many calls it did not; replays for that.
         self._moves, self._still, self.extra = set[str](), Counter[str](), 0
         self._found: dict[str, Deviation] = {}
         self.why = ""
@@ -506,7 +506,7 @@ class Both:
         return result
 
     def _replay_again(self, here: Kept, arguments: Any, named: Any, graph: Ran, apart: set[str]) -> None:
-        """Whether noise, in which two calls of the function lie ``apart``, is other in a second replay, too."""
+        """Replay once more from the same state, and note which values that are ``apart`` in two calls change, too."""
         before = Counter(getattr(self._graph, "counts", {}))
         here.restore()
         result = self._graph(*arguments, **named)

@@ -231,8 +231,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
 
 
 def own_line(owner: str, names: Sequence[str]) -> str:
-    """The program's own line that calls a compiler, JAX, CuPy, or a package which is no framework, because it can be
-    changed. "" without one."""
+    """The line of the program that calls this owner, because it can be changed. "" without one, and for frameworks but
+    JAX and CuPy."""
     known = owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in "))
     if known and owner not in COMPILES | {"cupy", *JAX}:
         return ""

@@ -47,7 +47,7 @@ class Rank(NamedTuple):
 
 
 class Odd(msgspec.Struct, frozen=True):
-    """An outlier among the traces: in what, its value, the median of all, and whether it has more than that."""
+    """One trace that differs from the others in a figure: ``value`` against the ``median``, and whether it is more."""
 
     name: str
     what: str

@@ -20,6 +20,7 @@ CHANGES = {
     "random numbers of": "draw them on the GPU (device='cuda'), or pass them in as tensors",
     "what the iterator": "take from it outside of the function, and pass in what it yields",
     "an input is a tensor of the host": "pass it on the GPU; where sizes follow from its values, pad to a fixed size",
+    "may compare its argument": "pass its tensors, or a dictionary of them, in place of the object",
     "each call changes its arguments": "leave them as they are: batch['labels'], not batch.pop('labels')",
     "each call changes": IN_PLACE,
     "another value in too many calls": IN_PLACE,
