@@ -39,7 +39,8 @@ class Asked(msgspec.Struct):
     """What is asked: functions as text, and axes. With ``compile``, a mode of torch.compile, that is timed, and nothing
     else: in one process with graphs it was seen to end in illegal memory accesses (torch 2.14, H200).
 
-    If the function has ``parts``, which are graphs, ``source`` is its file as it was without.
+    If the function has ``parts``, which are graphs, ``source`` is its file as it was without. ``host`` says whether the
+    proof changes values of the host: not if it did so with the same function and guards.
     """
 
     function: str
@@ -49,6 +50,7 @@ class Asked(msgspec.Struct):
     compile: str = ""
     parts: tuple[str, ...] = ()
     source: str = ""
+    host: bool = True
 
 
 class Stop(msgspec.Struct):
@@ -199,7 +201,7 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
 
     if asked.compile:
         report.times = [compiled(eager, given or drawn(inputs, report.random_seed), asked.compile, stage)]
-    elif examine(eager, inputs, given, report, stage, graphed, look=not asked.parts) and not patched:
+    elif examine(eager, inputs, given, report, stage, graphed, look=not asked.parts, host=asked.host) and not patched:
         gain(eager, graphed, given or drawn(inputs, report.random_seed), report, stage)
 
 
@@ -225,6 +227,7 @@ def examine(
     stage: Callable[[str], None],
     graphed: Callable[[], Any] | None = None,
     look: bool = True,
+    host: bool = True,
 ) -> bool:
     """Look for what stops a capture, then prove the graph; whether it is proved. ``given`` are inputs of the user's."""
     from microbench.capture.graphed import Graphed, opened
@@ -246,7 +249,7 @@ def examine(
     report.inputs = len(sets)
     names = [one.name for one in _parameters(eager)] or list(inputs[1])
     stage("proof")
-    ended = attempt(lambda: prove(eager, (graphed or partial(Graphed, eager))(), sets, moved, names))
+    ended = attempt(lambda: prove(eager, (graphed or partial(Graphed, eager))(), sets, moved, names, host))
     if (error := ended.error) is not None:
         first = error.__context__ or error  # the end of a capture that broke fails too
         known = next((says for sign, says in ENDED.items() if sign in f"{first} {error}"), "")

@@ -39,11 +39,12 @@ from microbench.capture.graphed import (
     of_library,
     was_written,
 )
-from microbench.capture.state import After, Kept, after, fill, reached
+from microbench.capture.state import After, Kept, Reached, after, fill, reached
 from microbench.core.units import counted
 from microbench.experiments.own.culprit import attempt
 
 CALLS = 200  # of each run
+FEW = 20  # that show whether a function repeats itself
 INPUTS = 5  # sets of inputs that are drawn
 OVER_NUDGED = 16.0  # a sum of K products in another order moves by up to sqrt(K) times what a last bit of each does
 MOST_CHANGES = 40  # values of the host that are changed
@@ -144,11 +145,13 @@ def prove(
     inputs: Sequence[Inputs],
     moved: Sequence[Any] = (),
     names: Sequence[str] = (),
+    host: bool = True,
 ) -> Proof:
     """Whether ``other`` does what ``function`` does.
 
     ``inputs`` are the calls' arguments, in turn. ``moved`` are lists of values, one for each set of inputs, for the
-    tensors that the function reads where they are: pairs of a tensor and its values.
+    tensors that the function reads where they are: pairs of a tensor and its values. ``host`` says whether values of
+    the host are changed between calls, too.
     """
     start = Kept(function, inputs[0])
     plan = Plan(function, inputs, moved, start)
@@ -161,16 +164,7 @@ def prove(
     began = after(function, inputs[0])
     compared: Callable[..., Any] = other
     with ExitStack() as settings:
-        eager = plan.run(function, CALLS)
-        own, scatter = differences(eager, plan.run(_aside(function), CALLS)), ""
-        if own:  # differences would grow from call to call, unless it repeats itself with these settings
-            settings.enter_context(_deterministic())
-            eager = plan.run(function, CALLS)
-            if differences(eager, plan.run(_aside(function), CALLS)):
-                settings.close()
-            else:
-                own, scatter = [], "with deterministic algorithms"
-        graph = plan.run(other, CALLS) if not own else None
+        eager, graph, scatter = _runs(plan, other, settings)
         start.restore()
         outputs = len(next(iter(eager.kept.values()), []))
 
@@ -214,10 +208,28 @@ def prove(
             reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
             return proof(f"calls cannot be replayed: {reason}")
         counts = dict(other.counts)  # parts are made anew from here on
-        frozen = plan.frozen(other, exact or compared is not other, as_captured=compared is not other)
-        if frozen is not None:
+        exactly, as_captured = exact or compared is not other, compared is not other
+        if host and (frozen := plan.frozen(other, exactly, as_captured)) is not None:
             return proof("a value of the host is frozen in the graph", frozen)
         return proof("", exact=exact)._replace(also=tuple(plan.also), counts=counts)
+
+
+def _runs(plan: Plan, other: Graphed | Parted, settings: ExitStack) -> tuple[Ran, Ran | None, str]:
+    """A run of the function, and one of its graph if the function repeats itself; with which settings, in words.
+
+    Otherwise what differs would grow from call to call.
+    """
+    own, scatter = plan.apart(FEW), ""
+    if own:
+        settings.enter_context(_deterministic())
+        own, scatter = plan.apart(FEW), "with deterministic algorithms"
+    if own:
+        settings.close()
+        return plan.run(plan.function, FEW), None, ""
+    eager, graph = plan.run(plan.function, CALLS), plan.run(other, CALLS)
+    if differences(eager, graph) and plan.apart(CALLS):  # it repeats itself in a few calls, and not in all
+        return eager, None, ""
+    return eager, graph, scatter
 
 
 def state_differs(one: After, other: After, start: Kept, moves: set[int]) -> bool:
@@ -251,7 +263,7 @@ class Plan:
     def __init__(
         self, function: Callable[..., Any], inputs: Sequence[Inputs], moved: Sequence[Any], start: Kept
     ) -> None:
-        self._function, self._inputs, self._moved, self._start = function, inputs, moved, start
+        self.function, self._inputs, self._moved, self._start = function, inputs, moved, start
         self._changed: list[str] = []
         self.also: list[str] = []
         self.left = dict.fromkeys(start.reached.left)
@@ -285,13 +297,17 @@ class Plan:
             del result
             if calls > CHANGE_CALLS:
                 between(random, number)
-        end = after(self._function, self._inputs[0])
+        end = after(self.function, self._inputs[0])
         return Ran(kept, end)
 
     def _move(self, number: int) -> None:
         """Other values into the tensors that the function reads where they are."""
         for tensor, values in self._moved[number % len(self._moved)] if self._moved else ():
             fill(tensor, values)
+
+    def apart(self, calls: int) -> list[Deviation]:
+        """What differs between two runs of the function itself."""
+        return differences(self.run(self.function, calls), self.run(_aside(self.function), calls))
 
     def step_by_step(self, both: Both) -> Both:
         """Each call by both from the same state. Returns what it got, with ``why`` if they differ."""
@@ -337,9 +353,9 @@ class Plan:
         Those that it can be told to look at, because the function's module names them, are added to ``also``. With
         ``exact`` the graph is equal bit by bit, so that any difference counts; ``as_captured`` says to what.
         """
-        names = getattr(inspect.unwrap(self._function), "__globals__", {})
+        names = getattr(inspect.unwrap(self.function), "__globals__", {})
         way: Any = AsCaptured if as_captured else lambda one: one
-        function = way(self._function)
+        function = way(self.function)
         base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
         own = [] if exact else differences(base, self.run(_aside(function), CHANGE_CALLS))
         of_name = {one.name: one.relative for one in own if not is_rounding(one)}
@@ -349,7 +365,7 @@ class Plan:
             found = differences(one, other)
             return [each for each in found if each.relative > OVER_SCATTER * of_name.get(each.name, noise)]
 
-        for name, holder, key, value, changed in self._changes(self._function):
+        for name, holder, key, value, changed in self._changes(self.function):
             ended = attempt(partial(self.run, function, CHANGE_CALLS, (holder, key, changed)))
             bind(holder, key, value)
             self._start.restore()
@@ -394,6 +410,7 @@ class Plan:
     def _changes(self, function: Callable[..., Any]) -> Iterable[tuple[str, Any, Any, Any, Any]]:
         """Values of the host that a user may change between calls: name, holder, key, value, another value."""
         found, reached = {True: 0, False: 0}, self._start.reached
+        looked_at = {(id(holder), key) for _, holder, key in reached.places}
         for name, (holder, key) in reached.bindings.items():
             value = now(holder, key)
             # Every graph looks at what layers hold; other values there may break work of the GPU.
@@ -402,7 +419,7 @@ class Plan:
                 getattr(getattr(holder, "func", None), "__self__", None), ContextVar
             )
             other = another(value) if bound and not of_layer and key not in HOW else None
-            noticed = (id(holder), key) in reached.noticed  # by every graph: a few are tried
+            noticed = (id(holder), key) in looked_at  # by every graph: a few are tried
             if other is None:
                 continue
             if found[noticed] == MOST_CHANGES:
@@ -483,7 +500,7 @@ class Both:
             result = None  # a gradient would keep nodes that belong to this stream, which breaks a capture
             result = one(*arguments, **named)
             values = {self._calls: list(_values(result, "output"))}
-            turns.append(Ran(values, after(self._function, (arguments, named))))
+            turns.append(Ran(values, after(self._function, (arguments, named), here.reached)))
         self._calls += 1
         eager, again, graph = turns
         compared = (*eager.end.values.values(), *(one for each in eager.kept.values() for _, one in each))
@@ -513,7 +530,9 @@ class Both:
         self.extra += 1
         if (Counter(getattr(self._graph, "counts", {})) - before).keys() - {"replays"}:
             return  # it was captured, or ran without a graph
-        second = Ran({self._calls - 1: list(_values(result, "output"))}, after(self._function, (arguments, named)))
+        second = Ran(
+            {self._calls - 1: list(_values(result, "output"))}, after(self._function, (arguments, named), here.reached)
+        )
         moved = {one.name for one in differences(graph, second)}
         self._moves |= moved
         self._still.update((apart & {*self.noise}) - moved)
@@ -679,8 +698,12 @@ def between(random: np.random.Generator, number: int) -> None:
 def _nudging(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which first gets other last bits, at random, in all numbers that it reads."""
 
+    known: Reached | None = None
+
     def called(*arguments: Any, **named: Any) -> Any:
-        for one in reached(function, (arguments, named)).ends.values():
+        nonlocal known
+        known = reached(function, (arguments, named), known)
+        for one in known.ends.values():
             if isinstance(one, torch.Tensor) and one.is_floating_point():
                 bits = torch.randint(-1, 2, one.shape, device=one.device).to(one.dtype)
                 fill(one, one.detach() * (1 + torch.finfo(one.dtype).eps * bits))

@@ -30,11 +30,14 @@ class Reached(NamedTuple):
     bindings: dict[str, tuple[Any, Any]]  # of globals, cells and plain values: a holder and a key by path
     objects: list[Any]  # modules and optimizers
     left: list[str]  # what was left out
-    noticed: set[tuple[int, Any]]  # bindings at which a graph looks: identities of holders, and keys
+    places: list[tuple[str, Any, Any]]  # at which a graph looks: paths, holders and keys
 
 
-def reached(function: Callable[..., Any], arguments: Any = ()) -> Reached:
-    """Walk from a function through what it reads: globals, cells, objects, modules, optimizers, and its arguments."""
+def reached(function: Callable[..., Any], arguments: Any = (), before: Reached | None = None) -> Reached:
+    """Walk from a function through what it reads: globals, cells, objects, modules, optimizers, and its arguments.
+
+    The places at which a graph looks are those of ``before``, if it is given.
+    """
     ends: dict[str, Any] = {}
     containers: list[Any] = []
     bindings: dict[str, tuple[Any, Any]] = {}
@@ -54,8 +57,7 @@ def reached(function: Callable[..., Any], arguments: Any = ()) -> Reached:
             continue
         seen[id(one)] = one  # kept, so that no other object gets its number
         waiting.extend(_within(path, one, containers, bindings))
-    reads = Reads(function, arguments)
-    noticed = {(id(holder), key) for _, holder, key in reads.places}
+    reads = before or Reads(function, arguments)
     known = {(id(holder), key) for holder, key in bindings.values()}
     for path, holder, key in reads.places:
         if (id(holder), key) not in known and path not in bindings:
@@ -65,7 +67,7 @@ def reached(function: Callable[..., Any], arguments: Any = ()) -> Reached:
                 ends.setdefault(path, value)
     objects = [one for one in seen.values() if isinstance(one, torch.nn.Module | torch.optim.Optimizer)]
     left = [*reads.left, *([f"what is beyond {MOST} things that it reaches"] if waiting else [])]
-    return Reached(ends, containers, bindings, objects, left, noticed)
+    return Reached(ends, containers, bindings, objects, left, reads.places)
 
 
 Found = Iterator[tuple[str, Any]]
@@ -218,15 +220,15 @@ class After(NamedTuple):
     randoms: dict[str, Any]
 
 
-def after(function: Callable[..., Any], arguments: Any = ()) -> After:
-    """The state that a run has left."""
+def after(function: Callable[..., Any], arguments: Any = (), before: Reached | None = None) -> After:
+    """The state that a run has left; ``before`` is what the function reached before the run."""
     values = {
         path: one.detach().clone()
         if isinstance(one, torch.Tensor)
         else one.copy()
         if isinstance(one, np.ndarray)
         else one
-        for path, one in reached(function, arguments).ends.items()
+        for path, one in reached(function, arguments, before).ends.items()
         if not isinstance(one, torch.Generator | torch.dtype | torch.device)
     }
     gpu = cuda_random()

@@ -65,7 +65,8 @@ def make_graph(
             ]
             progress("the changed file")
             source = file.read_text(encoding="utf-8") if found.parts else ""
-            asked = Asked(moved[0], moved[1], moved[2], dict(axes or {}), parts=found.parts, source=source)
+            host = bool(found.parts or report.also)
+            asked = Asked(moved[0], moved[1], moved[2], dict(axes or {}), parts=found.parts, source=source, host=host)
             return _report(asked, limit_s, progress, file.parent)
 
     found = changed(report.also)
