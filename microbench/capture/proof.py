@@ -44,7 +44,7 @@ from microbench.core.units import counted
 from microbench.experiments.own.culprit import attempt
 
 CALLS = 200  # of each run
-FEW = 20  # that show whether a function repeats itself
+FEW, SOME = 20, 0.25  # calls that show whether a function repeats itself; the share of the others that is compared
 INPUTS = 5  # sets of inputs that are drawn
 OVER_NUDGED = 16.0  # a sum of K products in another order moves by up to sqrt(K) times what a last bit of each does
 MOST_CHANGES = 40  # values of the host that are changed
@@ -123,7 +123,7 @@ class Proof(NamedTuple):
     difference: Difference | None
     exact: bool  # bit by bit
     scatter: str
-    calls: int
+    calls: int  # that were compared
     outputs: int
     state: int
     varied: tuple[str, ...]
@@ -172,14 +172,14 @@ def prove(
             varied, left = plan.varied(names)
             state = len(eager.end.values)
             counts = dict(other.counts)
-            return Proof(not why, why, difference, exact, scatter, CALLS, outputs, state, varied, left, counts)
+            return Proof(not why, why, difference, exact, scatter, calls, outputs, state, varied, left, counts)
 
-        exact, extra = False, 0
+        exact, extra, calls = False, 0, CALLS
         if graph is None:
             both = plan.step_by_step(Both(function, other))
             if both.why:
                 return proof(both.why, both.difference)
-            scatter, extra = both.scatter, both.extra
+            scatter, extra, calls = both.scatter, both.extra, both.compared
         else:
             grown, found = changed_on_host(eager.end, graph.end), differences(eager, graph)
             exact = not grown and not found
@@ -203,6 +203,7 @@ def prove(
                 both = plan.step_by_step(Both(function, compared, nudged=True))
                 if both.why:
                     return proof(both.why, both.difference)
+                calls = both.compared
                 scatter = f"rounding ({both.found:.1g}; a last bit of what it reads gives {both.widest:.1g})"
         if other.counts.get("replays", 0) - extra < CALLS // 2:
             reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
@@ -310,13 +311,17 @@ class Plan:
         return differences(self.run(self.function, calls), self.run(_aside(self.function), calls))
 
     def step_by_step(self, both: Both) -> Both:
-        """Each call by both from the same state. Returns what it got, with ``why`` if they differ."""
+        """Calls by the graph, some of them by both from the same state, as that takes several times as long: the first
+        few and others at random. Returns what it got, with ``why`` if they differ."""
         self._start.restore()
         random = np.random.default_rng(1)
         for number in range(CALLS):
             (arguments, named), _ = self._fresh(number)
             self._move(number)
-            both.call(arguments, named)
+            if number < FEW or random.random() < SOME:
+                both.call(arguments, named)
+            else:
+                both.only_graph(arguments, named)
             if both.why:
                 return both
             between(random, number)
@@ -453,11 +458,11 @@ class Both:
     """Makes each call by a function and by its graph, from the same state, and compares what they return and leave."""
 
     def __init__(self, function: Callable[..., Any], graph: Callable[..., Any], nudged: bool = False) -> None:
-        self._function, self._graph, self._calls = function, graph, 0
+        self._function, self._graph, self._calls, self.compared = function, graph, 0, 0
         self._again = _nudging(function) if nudged else _aside(function)
         self._over = OVER_NUDGED if nudged else OVER_SCATTER
         self._scatter: dict[str, Deviation] = {}
-        self._compared = 0
+        self._tensors = 0
         # Noise that differs between two replays, too; by name, in how many calls it did not; replays for that.
         self._moves, self._still, self.extra = set[str](), Counter[str](), 0
         self._found: dict[str, Deviation] = {}
@@ -484,7 +489,7 @@ class Both:
         cancel out and the parameter that follows it. Empty if that is more than a little, or what it returns."""
         found = [one for one in self._scatter.values() if not is_rounding(one)]
         known = not any(one.name.startswith("output") or math.isinf(one.relative) for one in found)
-        few = known and len(found) <= LITTLE * self._compared and self._over == OVER_SCATTER
+        few = known and len(found) <= LITTLE * self._tensors and self._over == OVER_SCATTER
         return [one.name for one in found] if few else []
 
     @property
@@ -501,10 +506,10 @@ class Both:
             result = one(*arguments, **named)
             values = {self._calls: list(_values(result, "output"))}
             turns.append(Ran(values, after(self._function, (arguments, named), here.reached)))
-        self._calls += 1
+        self._calls, self.compared = self._calls + 1, self.compared + 1
         eager, again, graph = turns
         compared = (*eager.end.values.values(), *(one for each in eager.kept.values() for _, one in each))
-        self._compared = sum(isinstance(one, torch.Tensor) for one in compared)
+        self._tensors = sum(isinstance(one, torch.Tensor) for one in compared)
         own = differences(eager, again)
         for deviation in own:
             _keep(self._scatter, deviation)
@@ -521,6 +526,11 @@ class Both:
                 self.why = OTHER if repeats else NOT_REPEATABLE
                 self.difference = deviation.told
         return result
+
+    def only_graph(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """A call of the graph that is not compared."""
+        self._graph(*arguments, **named)
+        self._calls += 1
 
     def _replay_again(self, here: Kept, arguments: Any, named: Any, graph: Ran, apart: set[str]) -> None:
         """Replay once more from the same state, and note which values that are ``apart`` in two calls change, too."""

@@ -135,10 +135,12 @@ def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]
     ``names`` are numbers of the submitting calls that are equal for equal calls.
     """
     idle = _without_kernels(trace)
+    submits_ns = trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])]
     for own in (True, False):
         chosen: list[Turns] = []
         for loop in (one for one in loops if one.own == own and len(one.submits)):
-            if _covered(names, loop) and (not chosen or _is_iteration(chosen[0], loop, idle)):
+            share = _share(names, submits_ns, loop)
+            if share >= COVERED and (not chosen or _is_iteration(chosen[0], loop, share, idle)):
                 chosen.insert(0, loop)
         # A program's own loop with fewer ends in a part of the recording is better than a library's.
         if found := [loop for loop in chosen if len(loop.ends_ns) >= FEWEST - own and loop.recorded >= FEWEST]:
@@ -146,13 +148,14 @@ def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]
     return []
 
 
-def _covered(names: IntArray, loop: Turns) -> bool:
-    """Whether the loop submits most of the work. A loop of which only some turns are noted does if the calls of a turn
-    repeat everywhere."""
+def _share(names: IntArray, submits_ns: IntArray, loop: Turns) -> float:
+    """The share of the submitting calls that a loop makes. Of a loop of which only some turns are noted it is that of
+    calls as these turns make them, which repeat after as many calls as a turn has."""
     turn = int(np.median(loop.submits))
     if loop.cut and 0 < turn < len(names):
-        return bool(np.mean(names[:-turn] == names[turn:]) >= COVERED)
-    return loop.all_submits >= COVERED * len(names)
+        noted = names[slice(*np.searchsorted(submits_ns, loop.ends_ns[[0, -1]]))]
+        return float(np.mean(np.isin(names[turn:], noted) & (names[:-turn] == names[turn:])))
+    return loop.all_submits / max(len(names), 1)
 
 
 def _without_kernels(trace: Trace) -> tuple[IntArray, IntArray]:
@@ -163,10 +166,13 @@ def _without_kernels(trace: Trace) -> tuple[IntArray, IntArray]:
     return ends_ns[:-1] + lasts_ns // 2, lasts_ns
 
 
-def _is_iteration(outer: Turns, inner: Turns, idle: tuple[IntArray, IntArray]) -> bool:
-    """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations. They are not
-    if the GPU has no kernels in most of the time, and that outside of the inner loop: it only launches some. Of a fast
-    one, of which only some turns are noted, nobody knows. A loop in a model's forward() is over its layers."""
+def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray, IntArray]) -> bool:
+    """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations.
+
+    They are not if the GPU has no kernels in most of the time, and that outside of the inner loop: it only launches
+    some. Of a fast one, of which only some turns are noted, nobody knows. Nor are they if too little is the inner
+    loop's ``share`` of the calls, where no noted turn has the rest. A loop in a model's forward() is over its layers.
+    """
     if _parts(inner.place)[2].rpartition(".")[2] == OF_MODEL and outer.recorded >= FEWEST:
         return False
     middles_ns, lasts_ns = idle
@@ -177,6 +183,8 @@ def _is_iteration(outer: Turns, inner: Turns, idle: tuple[IntArray, IntArray]) -
         return False
     ends = np.searchsorted(inner.ends_ns, outer.all_ns)
     last = np.unique(ends[(ends > 0) & (ends < len(inner.ends_ns))]) - 1  # turns with an end of the outer loop
+    if (inner.cut or not len(last)) and share < MOST_OF and outer.recorded >= FEWEST:
+        return False
     others = np.delete(inner.submits, last)
     span_s = float(inner.ends_ns[-1] - inner.ends_ns[0]) * 1e-9
     if not len(others) or (not len(last) and span_s > 2 * outer.turn_s):

@@ -8,18 +8,22 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import msgspec
+import numpy as np
+
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
 from microbench.recorder.cells import MAGIC
 from microbench.traces import chrome, nsys, recording, xplane
 from microbench.traces.stream import open_trace
-from microbench.traces.trace import Trace
+from microbench.traces.trace import MEMORIES, Trace
 
 HEAD_BYTES = 4096
 SQLITE = b"SQLite format 3\0"
 # The first bytes of JSON, not those of a protobuf message, whose first tag is a line feed.
 JSON = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*["}]|\[\s*[\[\]{]|[\[{]\s*\Z)')
 XPLANE_PLANE = 0x0A  # the tag of the field "planes", of which a profile of XLA is a list
+HOST = [MEMORIES.index(memory) for memory in ("pageable", "pinned")]
 REPORT_ENDINGS = (".nsys-rep", ".qdrep")
 FORMATS = (
     "a trace of torch.profiler (.json, .json.gz), Nsight Systems (.sqlite, .nsys-rep) or JAX (.xplane.pb), or a "
@@ -28,7 +32,16 @@ FORMATS = (
 
 
 def read(path: Path) -> Trace:
-    """Read one file. Raises UsageError if it is not a recording, cannot be read, or was made on another maker's GPU."""
+    """Read one file. Raises UsageError if it is not a recording, cannot be read, or was made on another maker's GPU.
+
+    Copies within the host's memory, which the driver makes on the CPU, are left out.
+    """
+    trace = _of_format(path)
+    own = np.isin([trace.work["source"], trace.work["target"]], HOST).all(axis=0)
+    return msgspec.structs.replace(trace, work=trace.work[~own]) if own.any() else trace
+
+
+def _of_format(path: Path) -> Trace:
     with open_trace(path) as stream:
         head, compressed, fault = stream.peek(HEAD_BYTES), stream.compressed, stream.fault
     if JSON.match(head):
