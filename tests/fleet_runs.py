@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import recorded_runs
 from make_fake_run import make_fake_run
 
-from microbench.archive import schema
 from microbench.core.model import GpuInfo, LinkInfo, Run
 from microbench.gpu.fake.costs import FakeCosts
 
@@ -68,5 +68,4 @@ def at(run: Run, began: str, **fields: object) -> Run:
 
 
 def write(path: Path, run: Run) -> Path:
-    path.write_bytes(schema.encode(msgspec.structs.replace(run, run_id=path.stem)))
-    return path
+    return recorded_runs.write(path, msgspec.structs.replace(run, run_id=path.stem))

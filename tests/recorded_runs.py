@@ -35,8 +35,16 @@ def recorded(number: int, *, factor: float = 1.0, simulated: bool = True, gpu_na
     )
 
 
-def save(folder: Path, run: Run) -> Path:
-    """The run as a file of that folder, named as `run` would."""
-    path = folder / f"{run.run_id}.json"
+def real(run: Run) -> Run:
+    """The run as if a real GPU had given it."""
+    return replace(run, sessions=tuple(replace(one, simulated=False) for one in run.sessions))
+
+
+def write(path: Path, run: Run) -> Path:
     path.write_bytes(schema.encode(run))
     return path
+
+
+def save(folder: Path, run: Run) -> Path:
+    """The run as a file of that folder, named as `run` would."""
+    return write(folder / f"{run.run_id}.json", run)

@@ -15,9 +15,10 @@ import typer
 from command_line import call
 from make_run import failed, make_run
 from make_trace import kineto
+from recorded_runs import write
 from test_diagnose_cli import program
 
-from microbench.archive import schema, store
+from microbench.archive import store
 from microbench.archive.export import HEADER
 from microbench.cli.app import parser
 from microbench.cli.options import Without, signature_of
@@ -36,9 +37,7 @@ COMMANDS = (
 
 @pytest.fixture
 def saved(data: Path) -> Path:
-    path = data / "20250102T030405Z-aaaaaaaa.json"
-    path.write_bytes(schema.encode(make_run(extra=[failed()])))
-    return path
+    return write(data / "20250102T030405Z-aaaaaaaa.json", make_run(extra=[failed()]))
 
 
 def test_each_command_is_listed_and_its_help_has_an_example() -> None:
@@ -151,7 +150,7 @@ def test_show_draws_into_a_file(saved: Path, tmp_path: Path) -> None:
 
 
 def test_show_marks_an_unfinished_run(data: Path) -> None:
-    (data / "20250102T030405Z-bbbbbbbb.jsonl").write_bytes(schema.encode(make_run(gpu=False)))
+    write(data / "20250102T030405Z-bbbbbbbb.jsonl", make_run(gpu=False))
     assert "UNFINISHED" in call("show").stdout
     assert "UNFINISHED" in call("show", str(data / "20250102T030405Z-bbbbbbbb.json")).stdout
 
@@ -190,19 +189,18 @@ def test_a_run_of_nothing_but_what_is_not_here_is_an_error(
     assert not list(tmp_path.glob("*.jsonl"))
 
 
-def finish(run_size: dict[str, bool], exit_code: ExitCode, path: str = "run.json") -> object:
+def finish(exit_code: ExitCode, path: str = "run.json") -> object:
     """A stand-in for the runner: a run is there at once."""
 
     def execute(request: session.RunRequest, listener: object, *others: object) -> session.RunResult:
-        run = make_run(**run_size)  # type: ignore[arg-type]
-        return session.RunResult(run, Path(path), exit_code)
+        return session.RunResult(make_run(), Path(path), exit_code)
 
     return execute
 
 
 @pytest.mark.parametrize("code", [ExitCode.MEASURED, ExitCode.SOME_FAILED, ExitCode.INTERRUPTED])
 def test_run_ends_with_the_exit_code_of_the_session(code: ExitCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "execute", finish({}, code))
+    monkeypatch.setattr(session, "execute", finish(code))
     result = call("run", "--quick")
     assert result.exit_code == code
     assert "saved: run.json" in result.stdout
@@ -225,7 +223,7 @@ def test_a_run_that_is_stopped_ends_with_its_code(
 
 
 def test_a_run_can_be_labelled_as_it_is_made(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "execute", finish({}, ExitCode.MEASURED, str(saved)))
+    monkeypatch.setattr(session, "execute", finish(ExitCode.MEASURED, str(saved)))
     assert call("run", "--label", "first try").exit_code == 0
     assert "first try" in call("history").stdout
     assert "characters" in call("run", "--label", "x" * 61).stderr
@@ -234,21 +232,10 @@ def test_a_run_can_be_labelled_as_it_is_made(saved: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("terminal", [{}, {"NO_COLOR": "1"}, {"FORCE_COLOR": "1", "TERM": "xterm-256color"}])
 def test_the_path_of_a_saved_run_is_never_folded(terminal: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = "/".join(["", *(f"folder of words {place}" for place in range(12)), "run.json"])
-    monkeypatch.setattr(session, "execute", finish({}, ExitCode.MEASURED, path))
+    monkeypatch.setattr(session, "execute", finish(ExitCode.MEASURED, path))
     result = call("run", "--quick", COLUMNS="80", **terminal)
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in result.stdout.splitlines()]
     assert f"saved: {path}" in lines
-
-
-def test_run_without_a_gpu_shows_the_host_why_and_where_a_real_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "execute", finish({"gpu": False}, ExitCode.MEASURED))
-    result = call("run")
-    assert result.exit_code == 0
-    assert "NO GPU: no driver" in result.stdout
-    assert "install one" in result.stdout
-    assert "a clock reading" in result.stdout
-    assert "microbench show nvidia-h200" in result.stdout
-    assert len(result.stdout.splitlines()) < 15
 
 
 def process(*arguments: str, data: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:

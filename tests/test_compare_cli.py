@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from compare_runs import GPU, Figure, changed, made, usual
 from make_run import make_run
+from recorded_runs import save, write
 from snapshots import same
 from typer.testing import Result
 
@@ -41,13 +42,8 @@ def call(*arguments: str, **environment: str) -> Result:
     return command_line.call("compare", *arguments, **environment)
 
 
-def write(name: str, run: Run) -> str:
-    Path(name).write_bytes(schema.encode(run))
-    return name
-
-
 def both(base: Run, new: Run) -> tuple[str, str]:
-    return write("base.json", base), write("new.json", new)
+    return str(write(Path("base.json"), base)), str(write(Path("new.json"), new))
 
 
 def eventful() -> tuple[Run, Run]:
@@ -128,9 +124,9 @@ def test_unclear_is_no_failure_and_says_what_to_run() -> None:
 
 
 def test_one_name_is_compared_with_the_last_run(folder: Path) -> None:
-    write("base.json", made(1))
+    write(Path("base.json"), made(1))
     last = made(2, SLOWER)
-    write(str(folder / "data" / f"{last.run_id}.json"), last)
+    save(folder / "data", last)
     result = call("base.json")
     assert "SLOWER: 1 figure slower, 50 same" in result.stdout
     assert f"run {last.run_id}" in result.stdout
@@ -176,7 +172,7 @@ def test_names_from_a_file_are_text() -> None:
     assert "\x1b" not in text
     assert "‮" not in text
     assert "[red]</script>" in text
-    assert "[bold]x" in call(write("a.json", made(3, figures=figures)), "new.json", "--all").stdout
+    assert "[bold]x" in call(str(write(Path("a.json"), made(3, figures=figures))), "new.json", "--all").stdout
 
 
 def many(benchmarks: int, figures: int) -> list[Figure]:
@@ -333,7 +329,7 @@ RUNS = ("nvidia-h200", QUIET, "nvidia-h200-x2", "made.json")
 
 @pytest.mark.parametrize(("base", "new"), list(itertools.permutations(RUNS, 2)))
 def test_whatever_two_runs_are_they_can_be_compared(base: str, new: str) -> None:
-    write("made.json", make_run())
+    write(Path("made.json"), make_run())
     result = call(base, new, "--all", "--fail-on", "slower", COLUMNS="80")
     assert result.exit_code in (ExitCode.MEASURED, ExitCode.CHANGED, ExitCode.USAGE)
     assert all(len(line) <= 80 for line in result.stdout.splitlines())

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from command_line import call
 from make_run import make_run
+from recorded_runs import write
 
-from microbench.archive import remarks, schema
+from microbench.archive import remarks
 from microbench.core.errors import ExitCode
 
 
@@ -16,8 +17,7 @@ def narrow(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def simulated(path: Path, name: str = "SIMULATED GPU") -> Path:
-    path.write_bytes(schema.encode(make_run(gpu_name=name)))
-    return path
+    return write(path, make_run(gpu_name=name))
 
 
 def test_plot_draws_on_a_light_or_dark_background(tmp_path: Path) -> None:

@@ -15,14 +15,15 @@ import msgspec
 import pytest
 from changed_run import with_metrics
 from command_line import call
+from recorded_runs import write
 
 import microbench
-from microbench.archive import schema, store
+from microbench.archive import store
 from microbench.cli.app import NEEDED
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
-from microbench.core.model import Measurement, Run, Settings
+from microbench.core.model import Measurement, Settings
 from microbench.gpu.fake.gpu import COSTS_VARIABLE
 from microbench.report.terminal.progress import LiveProgress
 from microbench.report.terminal.terminal import QuietConsole
@@ -81,11 +82,6 @@ def test_processes_that_are_prepared_measure_the_same_cases(monkeypatch: pytest.
     assert measured == set(names)
 
 
-def saved(run: Run, path: Path) -> str:
-    path.write_bytes(schema.encode(run))
-    return str(path)
-
-
 def test_check_says_healthy_and_its_exit_code_does_too() -> None:
     healthy = call("check", "link", "--run", "nvidia-h200")
     assert healthy.exit_code == 0
@@ -111,7 +107,7 @@ def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path:
         return msgspec.structs.replace(old, samples=msgspec.Raw(msgspec.json.encode(four)))
 
     slow = with_metrics(store.read(store.find("nvidia-h200")), "link_copy", longer)
-    result = call("check", "link", "--run", saved(slow, tmp_path / "slow.json"))
+    result = call("check", "link", "--run", str(write(tmp_path / "slow.json", slow)))
     assert result.exit_code == ExitCode.SOME_FAILED
     assert "PCIe 5.0 x16 is slow" in result.stdout
     none = call("check", "compute", "--run", "nvidia-h200-x2")

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 from command_line import call
 from make_run import make_run
+from recorded_runs import save
 
 from microbench.analysis.stats import rows
-from microbench.archive import schema
 from microbench.archive import store as runs_store
 from microbench.core.errors import ExitCode, ResultNotWrittenError, UsageError
 from microbench.core.model import MemoryErrors, Run
@@ -36,9 +36,7 @@ from microbench.fleet import store  # needs both packages to do anything
 
 
 def written(folder: Path, run_id: str, run: Run | None = None) -> Path:
-    path = folder / f"{run_id}.json"
-    path.write_bytes(schema.encode(msgspec.structs.replace(run or make_run(), run_id=run_id)))
-    return path
+    return save(folder, msgspec.structs.replace(run or make_run(), run_id=run_id))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from make_small_run import MEASUREMENT, PER_CALL, RUN
 from msgspec import Raw
 from msgspec.structs import replace
 from numba.core.caching import CacheImpl
+from recorded_runs import write
 
 from microbench.archive import history, remarks, schema, store
 from microbench.comparison.compare import compare
@@ -103,8 +104,7 @@ def test_an_impossible_sample_is_shown_as_damaged_and_left_out(sample: str, tmp_
             replace(one, samples=Raw(f"[{sample}]".encode()), n=1) for one in run.outcomes[0].measurements
         ),
     )
-    path = tmp_path / "run.json"
-    path.write_bytes(schema.encode(replace(run, outcomes=(damaged, *run.outcomes[1:]))))
+    path = write(tmp_path / "run.json", replace(run, outcomes=(damaged, *run.outcomes[1:])))
     read = store.read(path).outcomes[0]
     assert read.status == "failed"
     assert read.reason.startswith("damaged: ")
@@ -122,8 +122,7 @@ def test_a_graph_of_no_nodes_is_damaged() -> None:
 
 def test_pipes_and_devices_in_the_data_folder_are_a_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-    good = tmp_path / "20260101T000000Z-00000001.json"
-    good.write_bytes(schema.encode(RUN))
+    good = write(tmp_path / "20260101T000000Z-00000001.json", RUN)
     os.mkfifo(good.with_suffix(".remarks"))
     os.mkfifo(tmp_path / "20260102T000000Z-00000002.json")
     (tmp_path / "20260103T000000Z-00000003.json").symlink_to("/dev/zero")
@@ -182,8 +181,7 @@ def test_impossible_numbers_of_the_machine_are_unknown_and_said_to_be_damaged(tm
     changed = replace(gpu, link=link, memory_errors=MemoryErrors(-1, 1 << 62, 3, remap_pending=True), **IMPOSSIBLE)
     environment = replace(session.environment, gpus=(changed,), facts=(Fact("cpu_count", -8, "here"),))
     session = replace(session, environment=environment, floors=replace(session.floors, idle_sync_s=-1.0))
-    path = tmp_path / "run.json"
-    path.write_bytes(schema.encode(replace(run, sessions=(session,))))
+    path = write(tmp_path / "run.json", replace(run, sessions=(session,)))
     read = store.read(path)
     assert read.outcomes == schema.decode(schema.encode(run)).outcomes
     for found in (read.sessions[0], store.read_head(path).sessions[0]):
@@ -242,7 +240,7 @@ def test_adding_to_a_run_keeps_an_impossible_number_and_resuming_measures_its_ca
     assert call("run", "memory_copy", "--quick", "--device", "fake", "--out", str(path)).exit_code == 0
     whole = schema.decode(path.read_bytes())
     damaged = replace(whole.outcomes[0], wall_s=-1.0)
-    path.write_bytes(schema.encode(replace(whole, outcomes=(damaged, *whole.outcomes[1:]))))
+    write(path, replace(whole, outcomes=(damaged, *whole.outcomes[1:])))
     assert call("run", "host_timer", "--quick", "--device", "fake", "--into", str(path)).exit_code == 0
     assert damaged in schema.decode(path.read_bytes(), keep_damage=True).outcomes
     assert store.read(path).outcomes[0].status == "failed"

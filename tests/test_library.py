@@ -16,11 +16,10 @@ import pytest
 from browser import launched
 from compare_runs import changed, made
 from make_trace import kineto, steps_of
+from recorded_runs import write
 
 import microbench as mb
-from microbench.archive import schema
 from microbench.core.bench import discover
-from microbench.core.model import Run
 from microbench.library.results import Drawn
 
 PARTS = (mb.Kernels(30, (4e-6,)), mb.Wait())
@@ -180,14 +179,9 @@ def test_a_diagnosis_is_that_of_the_command(tmp_path: Path) -> None:
     assert 0 < idle < 1
 
 
-def written(path: Path, run: Run) -> Path:
-    path.write_bytes(schema.encode(run))
-    return path
-
-
 def test_a_comparison_is_that_of_the_command(tmp_path: Path) -> None:
-    before = written(tmp_path / "base.json", made(1))
-    after = written(tmp_path / "new.json", made(2, changed(0.6, case_id="memory_stream[kernel=copy]"), run_id="new"))
+    before = write(tmp_path / "base.json", made(1))
+    after = write(tmp_path / "new.json", made(2, changed(0.6, case_id="memory_stream[kernel=copy]"), run_id="new"))
     found = mb.compare(mb.load(before), after)
     text, page = drawn(found)
     assert text == command("compare", str(before), str(after))
@@ -240,7 +234,7 @@ def test_what_a_user_wrote_is_never_markup(tmp_path: Path, data: Path) -> None:
     gpus = tuple(msgspec.structs.replace(gpu, name=hostile) for gpu in session.environment.gpus)
     environment = msgspec.structs.replace(session.environment, gpus=gpus)
     sessions = tuple(msgspec.structs.replace(one, environment=environment) for one in run.sessions)
-    loaded = mb.load(written(tmp_path / "hostile.json", msgspec.structs.replace(run, sessions=sessions)))
+    loaded = mb.load(write(tmp_path / "hostile.json", msgspec.structs.replace(run, sessions=sessions)))
     for result in (loaded, loaded.rows(), loaded.part("launch")):
         drawn(result)
     assert "&lt;script&gt;" in loaded._repr_html_()

@@ -12,6 +12,7 @@ from command_line import call
 from make_run import failed, make_run, measurement, outcome, skipped
 from msgspec.structs import replace
 from pages import HOSTILE, Parsed, carried, figure, hostile_run, page_of
+from recorded_runs import write
 from sections import some
 
 from microbench.analysis.evidence import Finding, evidence_by_device
@@ -255,9 +256,7 @@ def test_commands_say_what_was_asked_for(run: Run) -> None:
 
 @pytest.fixture
 def saved(data: Path) -> Path:
-    path = data / "20250102T030405Z-aaaaaaaa.json"
-    path.write_bytes(schema.encode(make_run()))
-    return path
+    return write(data / "20250102T030405Z-aaaaaaaa.json", make_run())
 
 
 def test_report_writes_one_new_file(saved: Path, tmp_path: Path) -> None:

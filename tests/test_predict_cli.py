@@ -9,8 +9,8 @@ import pytest
 from changed_run import simulated
 from command_line import call
 from make_run import make_run
+from recorded_runs import real, write
 
-from microbench.archive import schema
 from microbench.core.errors import ExitCode
 from microbench.core.model import Run
 from microbench.model.fit import suits
@@ -123,8 +123,7 @@ def test_a_workload_can_be_a_file(tmp_path: Path) -> None:
 
 def save(path: Path, run: Run) -> None:
     """The run in a file, as if a real GPU had given it; the file's name is its id."""
-    sessions = tuple(msgspec.structs.replace(one, simulated=False) for one in run.sessions)
-    path.write_bytes(schema.encode(msgspec.structs.replace(run, run_id=path.stem, sessions=sessions)))
+    write(path, msgspec.structs.replace(real(run), run_id=path.stem))
 
 
 def test_the_newest_run_that_has_what_it_takes_is_chosen(data: Path) -> None:
@@ -137,7 +136,7 @@ def test_the_newest_run_that_has_what_it_takes_is_chosen(data: Path) -> None:
 def test_a_simulated_run_is_taken_only_when_it_is_named(data: Path) -> None:
     run = simulated("launch", "graph")
     assert run.simulated
-    (data / f"{run.run_id}.json").write_bytes(schema.encode(run))
+    write(data / f"{run.run_id}.json", run)
     assert not suits(run, described(None, StepOptions(kernels=10, duration="3us"), {}))
     assert json.loads(call(*SHORT, "--json").output)["reference"] is True
     assert "SIMULATED" in call(*SHORT, "--run", run.run_id).output

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from make_small_run import BENCHMARK, RUN, SESSION
+from recorded_runs import write
 from worker_run import Recorder, outcomes, run
 
 from microbench.analysis.stats import rows
@@ -90,7 +91,7 @@ def test_a_run_is_resumed_only_where_it_was_begun(change: dict[str, Any], words:
     path = tmp_path / "run.json"
     finished = run("calm", out=path).run
     other = msgspec.structs.replace(finished.sessions[0], **change)
-    path.write_bytes(schema.encode(msgspec.structs.replace(finished, sessions=(other,), outcomes=())))
+    write(path, msgspec.structs.replace(finished, sessions=(other,), outcomes=()))
     before = path.read_bytes()
     with pytest.raises(UsageError, match=words) as refused:
         run(resume=str(path))
@@ -118,8 +119,7 @@ def test_resume_refuses_to_change_what_was_asked_for(more: dict[str, object], wo
 
 def save_small_run(path: Path, settings: Settings) -> Path:
     one = msgspec.structs.replace(SESSION, settings=settings)
-    path.write_bytes(schema.encode(msgspec.structs.replace(RUN, sessions=(one,))))
-    return path
+    return write(path, msgspec.structs.replace(RUN, sessions=(one,)))
 
 
 @pytest.mark.parametrize("known", ["begun", "now"])
@@ -161,7 +161,7 @@ def test_a_run_is_not_written_compressed(tmp_path: Path) -> None:
 def test_a_run_by_another_method_is_not_grown(tmp_path: Path) -> None:
     path = save_small_run(tmp_path / "run.json", SESSION.settings)
     other = msgspec.structs.replace(BENCHMARK, name="calm", version=9)
-    path.write_bytes(schema.encode(msgspec.structs.replace(RUN, benchmarks=(BENCHMARK, other))))
+    write(path, msgspec.structs.replace(RUN, benchmarks=(BENCHMARK, other)))
     with pytest.raises(UsageError, match="by method 9"):
         run("calm", into=str(path))
 

@@ -13,6 +13,7 @@ from make_run import DEVICE, make_run
 from make_small_run import DEVICE as SMALL_DEVICE
 from make_small_run import MEASUREMENT, OUTCOMES, RUN
 from msgspec.structs import replace
+from recorded_runs import write
 from texts import any_text
 
 from microbench.archive import export, redaction, schema, store
@@ -231,8 +232,7 @@ def test_this_machine_and_this_user_are_known(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 def test_an_export_is_redacted_on_request(form: str, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_bytes(schema.encode(RUN))
+    path = write(tmp_path / "run.json", RUN)
     plain, hidden = (call("export", str(path), "--format", form, *more).stdout for more in ([], ["--redact"]))
     assert SMALL_DEVICE in plain
     assert SMALL_DEVICE not in hidden

@@ -18,6 +18,7 @@ import pytest
 from command_line import call
 from make_small_run import OUTCOMES, RUN
 from msgspec.structs import replace
+from recorded_runs import write
 
 from microbench.archive import schema, store
 from microbench.archive.runfile import ResultLostError, RunFile
@@ -30,8 +31,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 def save(path: Path, run_id: str = RUN.run_id) -> Path:
-    path.write_bytes(schema.encode(replace(RUN, run_id=run_id)))
-    return path
+    return write(path, replace(RUN, run_id=run_id))
 
 
 Compress = Callable[[bytes], bytes]

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import make_fit
 from make_run import make_run
-from msgspec.structs import replace
 from read_findings import drawn as told_of
+from recorded_runs import real, write
 from sections import drawn, lines_of, some
 from typer.testing import Result
 
 from microbench.analysis.evidence import Finding, evidence_by_device
-from microbench.archive import schema, store
+from microbench.archive import store
 from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
@@ -249,26 +249,18 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
         typed_time(text)
 
 
-def measured(run: Run) -> Run:
-    """The run as if a real GPU had given it."""
-    real = tuple(replace(session, simulated=False) for session in run.sessions)
-    return replace(run, sessions=real)
-
-
 def call(*arguments: str) -> Result:
     return command_line.call("timeline", *arguments)
 
 
 @pytest.fixture
 def saved(data: Path) -> Path:
-    path = data / "20250102T030405Z-aaaaaaaa.json"
-    path.write_bytes(schema.encode(measured(WHOLE)))
-    return path
+    return write(data / "20250102T030405Z-aaaaaaaa.json", real(WHOLE))
 
 
 def test_the_last_run_that_has_the_figures_is_drawn(saved: Path) -> None:
-    (saved.parent / "20250103T030405Z-bbbbbbbb.json").write_bytes(schema.encode(measured(make_run())))
-    (saved.parent / "20250104T030405Z-cccccccc.json").write_bytes(schema.encode(WHOLE))  # simulated: of no GPU at all
+    write(saved.with_name("20250103T030405Z-bbbbbbbb.json"), real(make_run()))
+    write(saved.with_name("20250104T030405Z-cccccccc.json"), WHOLE)  # simulated: of no GPU at all
     (saved.parent / "20250105T030405Z-dddddddd.json").write_bytes(b"{")
     result = call("--duration", "3us")
     assert result.exit_code == 0
@@ -286,8 +278,7 @@ def test_a_workload_is_drawn_from_its_file(saved: Path, tmp_path: Path) -> None:
 
 
 def test_without_a_run_the_reference_is_drawn(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "reference.json"
-    path.write_bytes(schema.encode(measured(WHOLE)))
+    path = write(tmp_path / "reference.json", real(WHOLE))
     monkeypatch.setattr(store, "bundled", lambda: {"nvidia-h200": path})
     result = call("--duration", "0", "--kernels", "3", "--layer", "cuda_core")
     assert result.exit_code == 0

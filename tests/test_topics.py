@@ -21,10 +21,11 @@ from link_evidence import with_gpu
 from make_link_run import make_link_run, state, two_switches
 from make_run import make_run
 from msgspec.structs import replace
+from recorded_runs import real, write
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.analysis.stats import Row, rows
-from microbench.archive import schema, store
+from microbench.archive import store
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode
 from microbench.core.model import Run
@@ -410,10 +411,6 @@ def test_prose_keeps_every_word_and_breaks_no_figure(written: list[Phrase], widt
     assert all(len(line) <= max(min(width, layout.WIDEST_PROSE), longest + 1) for line in lines)
 
 
-def saved(folder: Path, run: Run, name: str = "20250102T030405Z-aaaaaaaa") -> None:
-    (folder / f"{name}.json").write_bytes(schema.encode(replace(run, run_id=name)))
-
-
 @pytest.mark.parametrize("name", ["launch", "topology", "tensor"])
 def test_without_a_run_a_reference_that_knows_is_shown_and_marked(name: str, data: Path) -> None:
     result = call("explain", name)
@@ -423,18 +420,16 @@ def test_without_a_run_a_reference_that_knows_is_shown_and_marked(name: str, dat
 
 
 def test_this_machines_run_comes_first_where_it_has_the_figures(data: Path) -> None:
-    run = make_run()
-    saved(data, run)
+    write(data / "20250102T030405Z-aaaaaaaa.json", make_run())
     assert "REFERENCE" in call("explain", "launch").stdout, "a simulated run is shown only where it is named"
-    real = tuple(replace(session, simulated=False) for session in run.sessions)
-    saved(data, replace(run, sessions=real, run_id="real"))
+    write(data / "20250102T030405Z-aaaaaaaa.json", real(make_run()))
     text = call("explain", "launch").stdout
     assert "REFERENCE" not in text
     assert "REFERENCE" in call("explain", "tensor").stdout
 
 
 def test_a_run_can_be_named(data: Path) -> None:
-    saved(data, make_run())
+    write(data / "20250102T030405Z-aaaaaaaa.json", make_run())
     text = call("explain", "launch", "--run", "nvidia-h200").stdout
     assert "REFERENCE" in text
     text = call("explain", "tensor", "--run", "aaaa").stdout

@@ -4,6 +4,7 @@ import pytest
 from changed_run import with_metrics, without
 from make_run import DEVICE, benchmarks, failed, make_run, measurement, outcome, outcomes_of, skipped
 from msgspec.structs import replace
+from recorded_runs import real
 from sections import cells, some, study
 
 from microbench.analysis.evidence import evidence_by_device
@@ -18,9 +19,7 @@ from microbench.report.tables import figure, problem_table
 
 def test_runs_that_are_not_this_machines_or_not_finished_are_marked() -> None:
     run = make_run()
-    real = tuple(replace(session, simulated=False) for session in run.sessions)
-    bundled = replace(run, sessions=real)
-    simulated, reference = view.build(run, unfinished=True), view.build(bundled, reference=True)
+    simulated, reference = view.build(run, unfinished=True), view.build(real(run), reference=True)
     assert (simulated.mark, reference.mark) == ("SIMULATED", "REFERENCE")
     assert [banner.word for banner in simulated.banners] == ["SIMULATED", "UNFINISHED"]
     assert "not on this machine" in reference.banners[0].text
