@@ -1,43 +1,25 @@
 """Made runs of the link suite, changed in many ways, and the findings of its rules."""
 
 import itertools
-from collections.abc import Callable
 
-import changed_run
-import read_findings
+from changed_run import changed, scaled
 from make_link_run import Facts, make_link_run, state, two_switches
 from msgspec.structs import replace
+from read_findings import by_rule
 
-from microbench.analysis.evidence import Evidence, Finding
-from microbench.core.model import GpuInfo, Outcome, Param, Run
+from microbench.analysis.evidence import Finding
+from microbench.core.model import Outcome, Run
 
 WHOLE = make_link_run()
 SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
 # GPUs of different halves reach half of the rate.
 for first, second in itertools.permutations(range(4), 2):
     if first // 2 != second // 2:
-        SEVERAL = changed_run.scaled(SEVERAL, "link_peer", "bandwidth", 0.5, access="on", first=first, second=second)
-
-
-def evidence(run: Run = WHOLE) -> Evidence:
-    return read_findings.evidence(run)
+        SEVERAL = scaled(SEVERAL, "link_peer", "bandwidth", 0.5, access="on", first=first, second=second)
 
 
 def findings(run: Run = WHOLE) -> dict[str, Finding]:
-    return read_findings.by_rule(run, "link")
-
-
-def changed(change: Callable[[Outcome], Outcome | None], run: Run = WHOLE) -> Run:
-    """The run with each outcome changed, or left out for None."""
-    return changed_run.changed(run, change)
-
-
-def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **params: Param) -> Run:
-    return changed_run.scaled(run, benchmark, metric, factor, **params)
-
-
-def without(benchmark: str, run: Run = WHOLE, **params: Param) -> Run:
-    return changed_run.without(run, benchmark, **params)
+    return by_rule(run, "link")
 
 
 def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:
@@ -48,16 +30,12 @@ def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:
             return one
         return replace(one, status=status, reason=reason, measurements=())
 
-    return changed(change, run)
+    return changed(run, change)
 
 
 def with_facts(facts: Facts, run: Run = WHOLE) -> Run:
-    return changed(lambda one: state(facts) if one.case.benchmark == "link_state" else one, run)
-
-
-def with_gpu(change: Callable[[GpuInfo], GpuInfo], run: Run = WHOLE) -> Run:
-    return changed_run.with_gpu(run, change)
+    return changed(run, lambda one: state(facts) if one.case.benchmark == "link_state" else one)
 
 
 def slower(factor: float, run: Run = WHOLE) -> Run:
-    return scaled("link_copy", "bandwidth", factor, run)
+    return scaled(run, "link_copy", "bandwidth", factor)

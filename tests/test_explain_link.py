@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+from changed_run import changed, scaled, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_evidence import SEVERAL, WHOLE, changed, evidence, findings, peer_outcomes, scaled, with_facts, without
+from link_evidence import SEVERAL, WHOLE, findings, peer_outcomes, with_facts
 from make_link_run import Facts, measured_batches, state, two_switches, with_batches
 from make_run import measurement
 from msgspec.structs import replace
+from read_findings import evidence
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import rows
@@ -67,7 +69,7 @@ def test_the_worst_of_all_rounds_counts_against_the_link() -> None:
         states = (state(one) for one in facts)
         outcomes = [replace(one, round=at, session=session) for at, one in enumerate(states)]
         sessions = (*WHOLE.sessions, *WHOLE.sessions)
-        return replace(WHOLE, sessions=sessions, outcomes=(*without("link_state").outcomes, *outcomes))
+        return replace(WHOLE, sessions=sessions, outcomes=(*without(WHOLE, "link_state").outcomes, *outcomes))
 
     busy = two_switches(read_under_load=True)
     facts = links.link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, {**busy, "switches": 3}, busy)))
@@ -87,12 +89,12 @@ def test_the_worst_of_all_rounds_counts_against_the_link() -> None:
 
 
 def test_a_run_of_facts_alone_belongs_to_its_gpu() -> None:
-    run = changed(lambda one: one if one.case.benchmark == "link_state" else None)
+    run = changed(WHOLE, lambda one: one if one.case.benchmark == "link_state" else None)
     assert [one.device for one in evidence_by_device(run)] == [WHOLE.sessions[0].environment.gpus[0].uuid]
 
 
 def test_a_fit_gives_back_fixed_time_and_bandwidth() -> None:
-    fit = links.copy_fit(evidence(), "bandwidth", "h2d", "pinned")
+    fit = links.copy_fit(evidence(WHOLE), "bandwidth", "h2d", "pinned")
     assert fit.fixed_s == pytest.approx(FIXED_S, rel=0.01)
     assert fit.bandwidth == pytest.approx(55.4e9, rel=0.01)
     assert fit.size_for(0.5) == pytest.approx(FIXED_S * 55.4e9, rel=0.02)
@@ -100,7 +102,7 @@ def test_a_fit_gives_back_fixed_time_and_bandwidth() -> None:
 
 
 def test_times_between_sizes_are_straight() -> None:
-    points = links.copies(evidence(), "bandwidth", "h2d", "pinned")
+    points = links.copies(evidence(WHOLE), "bandwidth", "h2d", "pinned")
     assert links.seconds_at(points, 64 << 20) == pytest.approx(FIXED_S + (64 << 20) / 55.4e9, rel=0.01)
     assert links.seconds_at(points, 1 << 30) is None
     assert links.seconds_at(points[:1], 1) == pytest.approx(FIXED_S, rel=0.01)
@@ -108,14 +110,14 @@ def test_times_between_sizes_are_straight() -> None:
 
 
 def test_pinning_counts_the_copies_until_it_has_paid() -> None:
-    found = {(choice.way, choice.size_bytes): choice for choice in links.choices(evidence())}
+    found = {(choice.way, choice.size_bytes): choice for choice in links.choices(evidence(WHOLE))}
     allocated = found["allocate", 4 << 20]
     pages, costs = 1024, LinkCosts().pinning
     own_s = {way: (cost.take.at(pages) + cost.release.at(pages)) * 1e-9 for way, cost in costs.items()}
     extra_s = own_s["allocate"] - own_s["touch"]
     assert allocated.extra_s == pytest.approx(extra_s, rel=0.03)
     pinned_s, pageable_s = (
-        links.seconds_at(links.copies(evidence(), "bandwidth_host", "h2d", memory), 4 << 20)
+        links.seconds_at(links.copies(evidence(WHOLE), "bandwidth_host", "h2d", memory), 4 << 20)
         for memory in ("pinned", "pageable")
     )
     assert allocated.saved_s["h2d"] == pytest.approx(pageable_s - pinned_s, rel=0.03)
@@ -129,13 +131,13 @@ def test_pinned_memory_that_costs_no_more_pays_at_once() -> None:
             return one
         return replace(one, measurements=(measurement("pin", 1e-9), measurement("release", 1e-9)))
 
-    allocated = next(choice for choice in links.choices(evidence(changed(free))) if choice.way == "allocate")
+    allocated = next(choice for choice in links.choices(evidence(changed(WHOLE, free))) if choice.way == "allocate")
     assert allocated.extra_s < 0
     assert allocated.paid["h2d"] == 1
 
 
 def test_a_direction_that_was_not_measured_both_ways_has_no_choice() -> None:
-    to_gpu = without("link_copy", memory="pageable", direction="d2h")
+    to_gpu = without(WHOLE, "link_copy", memory="pageable", direction="d2h")
     assert all(list(choice.saved_s) == ["h2d"] and not choice.never for choice in links.choices(evidence(to_gpu)))
 
 
@@ -171,7 +173,7 @@ def test_pairs_are_measured_refused_or_failed() -> None:
 
 def test_many_small_copies_are_faster_where_constants_say_so() -> None:
     """On this H100 one call loses at 16 KiB and wins again beyond."""
-    run = with_batches(without("link_batch"), measured_batches("H100"))
+    run = with_batches(without(WHOLE, "link_batch"), measured_batches("H100"))
     found, known = findings(run)["link.batch"], {one.name: one.constant.value for one in constants(evidence(run))}
     gathered = [known[f"link.h2d_gathered_up_to.{pieces}"] for pieces in (16, 256, 1024)]
     assert 64 << 10 < gathered[0] < gathered[1] == gathered[2] == 256 << 10
@@ -179,6 +181,6 @@ def test_many_small_copies_are_faster_where_constants_say_so() -> None:
     assert "one gathering kernel at every tested size" in found.text
     assert "one batched call at 1 KiB, 4 KiB, 28 KiB, 64 KiB and 256 KiB" in found.text
     assert "With pieces of 1 KiB, one gathering kernel is faster from 16 pieces on" in found.text
-    few = scaled("link_batch", "bandwidth", 0.1, run, way="gather", piece_bytes=1024, pieces_copied=16)
+    few = scaled(run, "link_batch", "bandwidth", 0.1, way="gather", piece_bytes=1024, pieces_copied=16)
     assert "from 256 pieces on" in findings(few)["link.batch"].text
     assert {row.split("[")[0] for row in found.rests_on} == {"link_batch"}

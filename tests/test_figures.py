@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import snapshots
-from link_evidence import with_gpu
+from changed_run import with_gpu
 from make_run import make_run
 from msgspec.structs import replace
 from sections import some
@@ -70,7 +70,7 @@ def labels(*origins: Origin) -> list[str]:
 
 @cache
 def changed(one: Evidence, **gpu: str) -> Evidence:
-    groups = evidence_by_device(with_gpu(lambda own: replace(own, **gpu), one.run))
+    groups = evidence_by_device(with_gpu(one.run, lambda own: replace(own, **gpu)))
     return next(each for each in groups if each.device == one.device)
 
 

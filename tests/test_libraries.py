@@ -7,9 +7,11 @@ from pathlib import Path
 
 import libraries
 import pytest
+from changed_run import without
 from libraries import LIBRARIES, Constants, Partition, Pieces
-from link_evidence import evidence, without
+from link_evidence import WHOLE
 from make_link_run import measured_batches, with_batches
+from read_findings import evidence
 
 import microbench as mb
 from microbench.explain.constants import crossovers
@@ -24,7 +26,7 @@ def constant(low: float, high: float) -> MachineConstant:
 @pytest.fixture(scope="module", params=["H100", "H200"])
 def of_a_card(request: pytest.FixtureRequest) -> Constants:
     """The bundled constants, with crossovers from a real card's batched copies and a copy of 3.4 us added."""
-    found = crossovers(evidence(with_batches(without("link_batch"), measured_batches(request.param))))
+    found = crossovers(evidence(with_batches(without(WHOLE, "link_batch"), measured_batches(request.param))))
     own = {one.name: constant(one.constant.low, one.constant.high) for one in found if ".h2d_" in one.name}
     return {**mb.constants("nvidia-h200"), **own, "graph.transition.copy_d2d.stream": constant(3.2e-6, 3.6e-6)}
 

@@ -14,10 +14,11 @@ import pytest
 from against import nccl_figures
 from cuda.pathfinder import DynamicLibNotFoundError
 from fake_session import exactly, medians
-from link_evidence import WHOLE, evidence, findings
+from link_evidence import WHOLE, findings
 from make_link_run import make_link_run, rate
 from make_run import measurement, outcome, with_suite
 from msgspec.structs import replace
+from read_findings import evidence
 from sections import some, study
 
 from microbench.archive import schema

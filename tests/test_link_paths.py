@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import snapshots
+from changed_run import with_gpu
 from command_line import call
-from link_evidence import SEVERAL, WHOLE, evidence, findings, with_facts, with_gpu
+from link_evidence import SEVERAL, WHOLE, findings, with_facts
 from make_link_run import two_switches
 from msgspec.structs import replace
 from nvml_stand_in import NOT_SUPPORTED, UUID, library, refuse
 from pci_spaces import DOWNSTREAM, ENDPOINT, REQUEST_REDIRECT, UPSTREAM, configuration_space, put_spaces
-from read_findings import check_shape, drawn
+from read_findings import check_shape, drawn, evidence
 from recorded_trees import unpack, write
 from sections import cells, section, some
 
@@ -257,7 +258,7 @@ def told(run: Run) -> Iterator[str]:
 
 def test_what_is_said_of_paths() -> None:
     every = {name: told(run_with(*parts)) for name, parts in PATHS.items()}
-    integrated = with_gpu(lambda gpu: replace(gpu, integrated=True), run_with(path("mlx5_0", "PIX")))
+    integrated = with_gpu(run_with(path("mlx5_0", "PIX")), lambda gpu: replace(gpu, integrated=True))
     every |= {"integrated": told(integrated), "no path": told(WHOLE), "the class alone is known": told(SEVERAL)}
     snapshots.same("paths", snapshots.in_turn(every))
 

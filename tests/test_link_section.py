@@ -3,10 +3,12 @@
 import itertools
 
 import pytest
-from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with_gpu
+from changed_run import changed, with_gpu
+from link_evidence import SEVERAL, WHOLE, peer_outcomes
 from make_link_run import FLAT, make_link_run, measured_batches, rate, state, two_switches, with_batches
 from make_run import make_run, outcome
 from msgspec.structs import replace
+from read_findings import evidence
 from sections import drawn, lines_of, section, some, study, suite_report
 
 from microbench.analysis.stats import rows
@@ -45,7 +47,7 @@ def test_without_root_two_unnamed_bridges_are_a_switch() -> None:
 
 
 def test_a_virtual_machine_hides_the_path() -> None:
-    one = some(path(evidence()))
+    one = some(path(evidence(WHOLE)))
     assert [station.name for station in one.stations] == ["CPU", "GPU 0"]
     assert one.stretches[0].hidden
     assert one.stretches[0].text == "hidden by the virtual machine"
@@ -72,9 +74,10 @@ def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
 def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
     """Pageable copies go on to sizes that no pinned copy has: the fit ends before them, the ceiling does not."""
     few = changed(
+        WHOLE,
         lambda one: (
             None if one.case.params.get("memory") == "pinned" and int(one.case.params["size_bytes"]) > 1 << 17 else one
-        )
+        ),
     )
     picture = some(link.rates(evidence(few), "h2d"))
     ends = {line.name.split()[0]: (line.points[0][0], line.points[-1][0]) for line in picture.lines}
@@ -107,7 +110,7 @@ def test_a_figure_above_its_limit_says_so() -> None:
     over = outcome("link_copy", [rate("bandwidth", 70e9, size_bytes, "pcie_h2d")], **case)
     made = replace(WHOLE, outcomes=(over,))
     assert figure(rows(made)[0], evidence(made).ceiling(rows(made)[0])).text == "70.0 GB/s, over limit"
-    assert figure(rows(WHOLE)[0], evidence().ceiling(rows(WHOLE)[0])).tone == "strong"
+    assert figure(rows(WHOLE)[0], evidence(WHOLE).ceiling(rows(WHOLE)[0])).tone == "strong"
 
 
 def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
@@ -122,7 +125,7 @@ def test_each_gpu_is_held_against_its_own_link() -> None:
     """GPU 1 has half as many lanes and NVLinks, so its rates are twice the share of its limit."""
     wide = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256, nvlinks=18, nvlink_bytes_per_s=25e9)
     half = replace(wide, lanes_max=8, nvlinks=9)
-    run = with_gpu(lambda gpu: replace(gpu, link=half if gpu.index == 1 else wide), SEVERAL)
+    run = with_gpu(SEVERAL, lambda gpu: replace(gpu, link=half if gpu.index == 1 else wide))
     for benchmark, name in (("link_concurrent", "gpu_index"), ("link_peer", "first")):
         limits = [note for table in study(run, benchmark).tables for note in table.notes if note.startswith("limit:")]
         assert len(limits) == len({note.split(",")[0] for note in limits}) > 1
@@ -165,5 +168,5 @@ def test_many_values_of_a_fact_are_a_range() -> None:
         facts = tuple(replace(fact, value=next(lengths_ns)) for fact in one.facts if fact.name == "kernel_ns")
         return replace(one, facts=facts) if one.case.benchmark == "link_chunks" else one
 
-    notes = study(changed(lasting, make_link_run(preset="full")), "link_chunks").tables[-1].notes
+    notes = study(changed(make_link_run(preset="full"), lasting), "link_chunks").tables[-1].notes
     assert any(note.startswith("kernel: 1.20 ms to 1.59 ms (") for note in notes), notes

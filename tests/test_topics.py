@@ -13,11 +13,10 @@ from typing import Any
 import changed_run
 import pytest
 import snapshots
-from changed_run import bundled
+from changed_run import bundled, with_gpu
 from command_line import call
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from link_evidence import with_gpu
 from make_link_run import make_link_run, state, two_switches
 from make_run import make_run
 from msgspec.structs import replace
@@ -112,7 +111,7 @@ def scaled(name: str, factor: float, benchmark: str, metric: str, **params: int 
 def on_gpu(name: str, **changes: object) -> Evidence:
     """A topic's reference on a GPU that reports other things of itself."""
     evidence = reference(name)
-    run = with_gpu(lambda gpu: replace(gpu, **changes) if gpu.uuid == evidence.device else gpu, evidence.run)
+    run = with_gpu(evidence.run, lambda gpu: replace(gpu, **changes) if gpu.uuid == evidence.device else gpu)
     return Evidence(run, evidence.all_rows(), evidence.device)
 
 
