@@ -221,20 +221,15 @@ def test_at_most_one_of_a_hundred_pairs_of_equal_runs_reports_any_change() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("in_turn", [False, True], ids=["one session each", "alternating sessions"])
 @pytest.mark.parametrize("effects", EFFECTS.values(), ids=EFFECTS.keys())
-def test_at_most_one_of_fifty_pairs_reports_a_change_if_rounds_do_not_show_how_runs_differ(effects: Effects) -> None:
-    assert alarms(effects, PAIRS) <= PAIRS / 50
+def test_at_most_one_of_fifty_pairs_reports_what_rounds_do_not_show(effects: Effects, in_turn: bool) -> None:
+    assert alarms(effects, PAIRS, in_turn=in_turn) <= PAIRS / 50
 
 
 @pytest.mark.parametrize("effects", EFFECTS.values(), ids=EFFECTS.keys())
 def test_what_rounds_do_not_show_is_no_change(effects: Effects) -> None:
     assert alarms(effects, FEW) <= FEW / 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("effects", EFFECTS.values(), ids=EFFECTS.keys())
-def test_alternating_sessions_have_as_few_false_alarms(effects: Effects) -> None:
-    assert alarms(effects, PAIRS, in_turn=True) <= PAIRS / 50
 
 
 def costlier(figures_: Figures, rows_: IntArray | int, change: float) -> Figures:

@@ -216,11 +216,7 @@ def test_an_error_has_its_cause_and_the_next_step(call: Any, words: str, referen
     assert list(data.iterdir()) == []
 
 
-def test_results_and_errors_pass_between_threads_and_processes(reference: mb.RecordedRun) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        assert {str(run) for run in pool.map(mb.load, ["nvidia-h200"] * 4)} == {str(reference)}
-    for result in (reference, reference.rows("launch_cost"), reference.findings):
-        assert str(pickle.loads(pickle.dumps(result))) == str(result)
+def test_errors_pass_between_processes() -> None:
     for kind in (mb.UsageError, mb.DeviceAbsentError, mb.RunUnreadableError, mb.ResultNotWrittenError):
         error = pickle.loads(pickle.dumps(kind("the cause", "what to do")))
         assert (type(error), error.cause, error.next_step) == (kind, "the cause", "what to do")
@@ -262,7 +258,7 @@ def test_a_notebook_keeps_its_own_style(reference: mb.RecordedRun, tmp_path: Pat
     assert seen["with"] == seen["without"]
 
 
-@pytest.mark.parametrize("kind", ["run", "comparison", "step", "traces", "error"])
+@pytest.mark.parametrize("kind", ["run", "rows", "findings", "comparison", "step", "traces", "error"])
 def test_what_the_library_gives_can_be_made_in_a_thread_and_sent_to_another_process(
     kind: str, tmp_path: Path, reference: mb.RecordedRun
 ) -> None:
@@ -270,7 +266,9 @@ def test_what_the_library_gives_can_be_made_in_a_thread_and_sent_to_another_proc
     trace = tmp_path / "trace.json"
     trace.write_bytes(kineto(steps_of(8).trace()))
     makes: dict[str, Any] = {
-        "run": lambda: reference,
+        "run": lambda: mb.load("nvidia-h200"),
+        "rows": lambda: reference.rows("launch_cost"),
+        "findings": lambda: reference.findings,
         "comparison": lambda: mb.compare(reference, Path(__file__).parent / "data" / "quiet-h200.json.xz"),
         "step": lambda: mb.predict(kernels=1100, duration="6us", layer="torch", run=reference),
         "traces": lambda: mb.diagnose(trace, run=reference),
@@ -283,4 +281,3 @@ def test_what_the_library_gives_can_be_made_in_a_thread_and_sent_to_another_proc
     for copied in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
         assert type(copied) is type(made)
         assert str(copied) == expected
-    assert getattr(pickle.loads(pickle.dumps(made)), "next_step", "a next step") == "a next step"

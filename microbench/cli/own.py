@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from microbench.cli import share
 from microbench.cli.options import ANSWER, FAIL_ON, JSON, SAME_WITHIN, WHY, FailOn, Picture, Without
@@ -13,9 +13,6 @@ from microbench.core.options import REQUIRED, argument, flag, option
 from microbench.core.units import plain
 from microbench.library.options import SET, OwnOptions, overrides_of, own_axes
 from microbench.library.runs import screen_of
-
-if TYPE_CHECKING:
-    pass
 
 # Options of measure that ab has not: it saves nothing, and rates follow from times.
 NEITHER = ("rounds", "out", "into", "label", "bytes", "flop", "precision")
@@ -160,5 +157,4 @@ def ab(
         print_json(answer(a, b, found))
     else:
         draw(in_turn_sheet(found, a, b), picture, brief=True)
-    comparison = found.comparison
-    return ExitCode.CHANGED if fail_on is not None and fails(comparison, fail_on) else ExitCode.MEASURED
+    return ExitCode.CHANGED if fail_on is not None and fails(found.comparison, fail_on) else ExitCode.MEASURED
