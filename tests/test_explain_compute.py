@@ -6,16 +6,7 @@ from read_findings import by_rule, check, evidence
 
 from microbench.core.model import Fact, Outcome, Run, Series
 from microbench.explain.compute_products import bandwidth_roof, compute_roof, fed_sizes, rivals, shaped
-from microbench.explain.compute_units import (
-    ALUS,
-    PER_CLOCK,
-    best_products,
-    halves,
-    held_by,
-    in_flight,
-    rates,
-    reached,
-)
+from microbench.explain.compute_units import ALUS, PER_CLOCK, best_products, halves, held_by, in_flight, rates, reached
 from microbench.explain.compute_verdict import drawn_share, nvml_clock_hz
 
 EITHER = "hardware slowdown by power brake or thermal limit"

@@ -25,18 +25,7 @@ from microbench.core import files
 from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.units import counted, plain
 from microbench.fleet.campaign import read_folder
-from microbench.fleet.records import (
-    NUMBER,
-    OF_RUNS,
-    TABLES,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    WORDS,
-    Source,
-    digest,
-    records,
-)
+from microbench.fleet.records import NUMBER, OF_RUNS, TABLES, TEXT, TRUTH, WHOLE, WORDS, Source, digest, records
 from microbench.fleet.windows import rows as rows_of_windows
 
 try:

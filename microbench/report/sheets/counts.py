@@ -10,16 +10,7 @@ from microbench.core.units import as_time, counted, percent, plain, two_times
 from microbench.diagnosis.changed import Changed, Difference, Side, change_words, figure_words, verdict
 from microbench.diagnosis.counts import FIGURES, Counts, Number
 from microbench.diagnosis.kernel_names import family
-from microbench.report.document import (
-    SEVERITY_MARKS,
-    Block,
-    Cell,
-    Column,
-    Screen,
-    Table,
-    answer_line,
-    columns,
-)
+from microbench.report.document import SEVERITY_MARKS, Block, Cell, Column, Screen, Table, answer_line, columns
 from microbench.report.markdown import line_of, safe
 from microbench.report.tables import table_of
 
