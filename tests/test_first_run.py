@@ -288,9 +288,3 @@ def test_doctor_ends_with_the_next_step_and_fails_with_a_problem() -> None:
     last = checked.stdout.rstrip().splitlines()[-1]
     assert last.startswith("next: ")
     assert (checked.exit_code == ExitCode.SOME_FAILED) == (" problem " in checked.stdout)
-
-
-def test_a_suite_of_the_users_own_code_says_what_measures_it() -> None:
-    result = call("run", "own", "--device", "fake")
-    assert result.exit_code != 0
-    assert "`microbench measure` takes your code" in result.stderr

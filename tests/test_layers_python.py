@@ -83,10 +83,9 @@ def test_every_word_for_a_layer_means_one_layer() -> None:
     assert (names["cupy_raw"], names["pytorch"], names["c++"]) == ("cupy_raw", "torch_eager", LOOP_LAYER)
 
 
-@pytest.mark.parametrize(("benchmark", "axis"), [("launch_layers", "layer"), ("graph_gain", "submitter")])
-def test_a_run_records_the_titles_of_its_layers(benchmark: str, axis: str) -> None:
+@pytest.mark.parametrize("benchmark", ["launch_layers", "graph_gain"])
+def test_a_run_records_the_titles_of_its_layers(benchmark: str) -> None:
     info = discover()[benchmark].info([])
-    assert axis in ("layer", "submitter")
     assert layer_titles(Run(1, "run", (), (info,), ())) == base.layer_titles()
 
 
@@ -320,39 +319,32 @@ def test_triton_without_a_compiler_is_skipped_and_no_other_error_is(
         open_layer("triton", CONTEXT, 0)
 
 
-@pytest.mark.parametrize(("error", "expected", "words"), [
-    (ValueError("No registered target detector found an available target."), Skip, "No registered target"),
-    (RuntimeError("{}\nCompilation error:\nnvcc fatal : no such gpu\n\nCommand: nvcc"), Skip, "compiler: nvcc .* gpu$"),
-    (RuntimeError("cuModuleLoadData failed with error: CUDA_ERROR_NO_BINARY_FOR_GPU"), Skip, "NO_BINARY_FOR_GPU"),
-    (RuntimeError("CUDALaunch Error: CUDA_ERROR_ILLEGAL_ADDRESS"), RuntimeError, "ILLEGAL_ADDRESS"),
+@pytest.mark.parametrize(("name", "error", "expected", "words"), [
+    ("tilelang", ValueError("No registered target detector found an available target."), Skip, "No registered target"),
+    ("tilelang", RuntimeError("{}\nCompilation error:\nnvcc fatal : no such gpu\n\nCommand: nvcc"), Skip,
+     "compiler: nvcc .* gpu$"),
+    ("tilelang", RuntimeError("cuModuleLoadData failed with error: CUDA_ERROR_NO_BINARY_FOR_GPU"), Skip,
+     "NO_BINARY_FOR_GPU"),
+    ("tilelang", RuntimeError("CUDALaunch Error: CUDA_ERROR_ILLEGAL_ADDRESS"), RuntimeError, "ILLEGAL_ADDRESS"),
+    ("cute_dsl", KeyError("sm_75"), Skip, "does not compile for this GPU: 'sm_75'$"),
+    ("cute_dsl", KeyError("a"), KeyError, "a"),
+    ("cute_dsl", CuteError("cudaErrorNoKernelImageForDevice (error code: 209) \n\x1b[0m", 209), Skip,
+     r"\(error code: 209\)$"),
+    ("cute_dsl", CuteError("cudaErrorIllegalAddress (error code: 700) \n", 700), CuteError, "700"),
+    ("cute_dsl", CuteError("CUDA launch failed"), CuteError, "launch failed"),
 ])  # fmt: skip
-def test_a_tilelang_without_a_compiler_is_skipped_and_no_other_error_is(
-    launches: Launches, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception], words: str
-) -> None:
-    def refuse(function: str) -> None:
-        raise error
-
-    monkeypatch.setattr(sys.modules["tilelang"], "compile", refuse)
-    with pytest.raises(expected, match=words):
-        open_layer("tilelang", CONTEXT, 0)
-    assert (sys.modules["torch"].current["stream"], sys.modules["tvm_ffi"].current["stream"]) == (0, 0)
-
-
-@pytest.mark.parametrize(("error", "expected", "words"), [
-    (KeyError("sm_75"), Skip, "does not compile for this GPU: 'sm_75'$"), (KeyError("a"), KeyError, "a"),
-    (CuteError("cudaErrorNoKernelImageForDevice (error code: 209) \n\x1b[0m", 209), Skip, r"\(error code: 209\)$"),
-    (CuteError("cudaErrorIllegalAddress (error code: 700) \n", 700), CuteError, "700"),
-    (CuteError("CUDA launch failed"), CuteError, "launch failed"),
-])  # fmt: skip
-def test_a_gpu_that_cute_dsl_has_no_code_for_is_skipped_and_no_other_error_is(
-    launches: Launches, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception], words: str
-) -> None:
+def test_a_compiler_without_code_for_this_gpu_is_skipped_and_no_other_error_is(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, expected: type[Exception],
+    words: str,
+) -> None:  # fmt: skip
     def refuse(*arguments: Any) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["cutlass.cute"], "compile", refuse)
+    compiler = {"tilelang": "tilelang", "cute_dsl": "cutlass.cute"}[name]
+    monkeypatch.setattr(sys.modules[compiler], "compile", refuse)
     with pytest.raises(expected, match=words):
-        open_layer("cute_dsl", CONTEXT, 4)
+        open_layer(name, CONTEXT, 0)
+    assert (sys.modules["torch"].current["stream"], sys.modules["tvm_ffi"].current["stream"]) == (0, 0)
 
 
 ERRORS = {"cuda_core": CoreError, "cupy_raw": RuntimeError, "numba_configured": NumbaError}

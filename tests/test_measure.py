@@ -5,9 +5,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from command_line import call
@@ -447,18 +445,16 @@ def test_a_run_with_own_cases_can_be_resumed() -> None:
     assert {one.status for one in store.read(Path("run.json")).outcomes[1:]} == {"ok"}
 
 
-def test_without_a_target_own_benchmarks_point_to_measure() -> None:
-    result = call("run", "own_step", "--device", "fake")
+@pytest.mark.parametrize(
+    ("name", "words"), [("own", "`microbench measure` takes your code"), ("own_step", "microbench measure")]
+)
+def test_without_a_target_own_benchmarks_point_to_measure(name: str, words: str) -> None:
+    result = call("run", name, "--device", "fake")
     assert result.exit_code == 2
-    assert "microbench measure" in result.stderr
+    assert words in result.stderr
 
 
 # From Python
-
-
-def steps_module(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
-    monkeypatch.syspath_prepend(str(folder))
-    return importlib.import_module("steps")
 
 
 def params(run: mb.RecordedRun) -> list[dict[str, object]]:
@@ -467,7 +463,8 @@ def params(run: mb.RecordedRun) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 def test_python_measures_what_the_command_measures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = steps_module(monkeypatch, folder)
+    monkeypatch.syspath_prepend(str(folder))
+    steps = importlib.import_module("steps")
     axes = {"count": [1, 8]}
     given = mb.measure(steps.step, setup=steps.setup, axes=axes, device="fake", label="mine")
     assert (given.simulated, given.problems, mb.load("mine").id) == (True, (), given.id)
@@ -707,12 +704,6 @@ def test_a_simulated_step_that_submits_nothing_is_not_captured() -> None:
         step = own_step(gpu, lambda: OwnCall(lambda: None))
         with pytest.raises(NotCapturedError, match="the graph is empty"):
             step.capture()
-
-
-@pytest.mark.slow
-def test_own_runs_survive_the_file() -> None:
-    _, run = measure("steps.py::step", "--setup", "steps.py::setup")
-    assert msgspec.json.decode(msgspec.json.encode(run), type=Run).outcomes[0].case == run.outcomes[0].case
 
 
 @pytest.mark.parametrize("name", ["awaited", "yields", "both", "step", "part"])
