@@ -435,10 +435,10 @@ def test_scatter_that_shows_before_a_value_changes_does_not_come_from_the_value(
     assert seen or "frozen" in report.why
 
 
-def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call() -> None:
-    turn = partial(
-        next, itertools.cycle([True, False, False, True, False, False, True])
-    )  # out of reach of what is put back
+def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "CALLS", 60)
+    # What turns is out of reach of what is put back.
+    turn = partial(next, itertools.cycle([True, False, False, True, False, False, True]))
     weight = torch.ones(64, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
 
@@ -453,6 +453,8 @@ def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call()
     assert report.proved, graph_traps.said(report)
     assert not report.exact
     assert 0 < float(re.search(r"scatter \((.*)\)", report.scatter)[1]) < 1e-3  # type: ignore[index]
+    assert proof.FEW < report.calls < 45, "of the 60 replays some are compared"
+    assert report.counts["replays"] >= 55
 
 
 def attention(a: Any, weight: Any, otherwise: Any) -> Any:

@@ -2310,6 +2310,28 @@ def test_a_loop_that_turns_once_a_visit_is_no_iteration_and_one_that_submits_sel
     assert {loop.place for loop in loops_of(other)} == {"train.py:5 main", "lib.py:9 walk"}
 
 
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize(("inner", "others", "step"), [(30, 20, "train.py:5 main"), (60, 6, "train.py:9 check")])
+def test_a_loop_that_turns_within_another_is_the_step_only_if_it_makes_most_of_the_calls(
+    cut: bool, inner: int, others: int, step: str
+) -> None:
+    """Of a fast loop some turns of the first visit are noted; of a slower one all, with a long break behind each."""
+    made, loops = Recorder(), (Loop("train.py:5 main", True, False), Loop("train.py:9 check", True, False))
+    for visit in range(8):
+        for turn in range(inner):
+            made.submit(made.call("cudaLaunchKernel", 3000), "check", 2000)
+            made.wait()
+            if not cut or not visit and turn < 20:
+                made.turns.append((made.now_ns, 1, made.thread, cut and turn == 19))
+        for _ in range(others):
+            made.submit(made.call("cudaLaunchKernel", 9000), "update", 8000)
+        made.runs(80_000)
+        made.turn()
+    found = diagnose(made.trace(loops=loops), costs()).steps
+    assert found is not None
+    assert (found.found, found.name) == ("loop", step)
+
+
 @pytest.mark.parametrize(("call", "kernel", "program"), [
     ("cudaLaunchKernel", "kernel", "torch"), ("cuLaunchKernelEx", "loop_fusion", "jax"),
     ("cuLaunchKernelEx", "triton_poi_fused_add_0", "torch"),

@@ -271,6 +271,18 @@ def test_memories_of_copies(name: str, source: str, target: str) -> None:
         assert (MEMORIES[row["source"]], MEMORIES[row["target"]]) == (source, target)
 
 
+def test_a_copy_within_the_hosts_memory_is_no_work_of_a_gpu(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    copies = [
+        copy(0, 10, 1, "Memcpy HtoH (Pinned -> Pageable)", 8),
+        copy(5, 10, 2, "Memcpy HtoD (Pinned -> Device)", 8),
+    ]
+    file.write_text(dumps(document(copies)))
+    assert (
+        reading.read(file).work["begin_ns"].tolist() == decoded(dumps(document(copies))).work["begin_ns"][1:].tolist()
+    )
+
+
 @both
 def test_nodes_of_graphs(read: Read) -> None:
     """The recording's own number of a node counts; without one, its place in the replay."""
