@@ -436,6 +436,8 @@ def test_scatter_that_shows_before_a_value_changes_does_not_come_from_the_value(
 
 
 def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench.capture import proof
+
     monkeypatch.setattr(proof, "CALLS", 60)
     # What turns is out of reach of what is put back.
     turn = partial(next, itertools.cycle([True, False, False, True, False, False, True]))

@@ -2321,7 +2321,7 @@ def test_a_loop_that_turns_within_another_is_the_step_only_if_it_makes_most_of_t
         for turn in range(inner):
             made.submit(made.call("cudaLaunchKernel", 3000), "check", 2000)
             made.wait()
-            if not cut or not visit and turn < 20:
+            if not cut or (not visit and turn < 20):
                 made.turns.append((made.now_ns, 1, made.thread, cut and turn == 19))
         for _ in range(others):
             made.submit(made.call("cudaLaunchKernel", 9000), "update", 8000)

@@ -277,7 +277,7 @@ def test_a_copy_within_the_hosts_memory_is_no_work_of_a_gpu(tmp_path: Path) -> N
         copy(0, 10, 1, "Memcpy HtoH (Pinned -> Pageable)", 8),
         copy(5, 10, 2, "Memcpy HtoD (Pinned -> Device)", 8),
     ]
-    file.write_text(dumps(document(copies)))
+    file.write_bytes(dumps(document(copies)))
     assert (
         reading.read(file).work["begin_ns"].tolist() == decoded(dumps(document(copies))).work["begin_ns"][1:].tolist()
     )
