@@ -2310,6 +2310,17 @@ def test_a_loop_that_turns_once_a_visit_is_no_iteration_and_one_that_submits_sel
     assert {loop.place for loop in loops_of(other)} == {"train.py:5 main", "lib.py:9 walk"}
 
 
+def test_what_an_autotuner_launches_again_and_again_is_no_step() -> None:
+    made = Recorder()
+    made.launches(12)
+    with made.range("triton/runtime/autotuner.py Autotuner._bench", "function"):
+        for _ in range(200):
+            made.launches(2)
+    assert diagnosed(made).steps is None
+    made.names = {name.replace("autotuner", "jit"): place for name, place in made.names.items()}
+    assert diagnosed(made).steps is not None
+
+
 @pytest.mark.parametrize("cut", [True, False])
 @pytest.mark.parametrize(("inner", "others", "step"), [(30, 20, "train.py:5 main"), (60, 6, "train.py:9 check")])
 def test_a_loop_that_turns_within_another_is_the_step_only_if_it_makes_most_of_the_calls(

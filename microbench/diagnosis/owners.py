@@ -39,33 +39,38 @@ PARTS = (
 )  # fmt: skip
 
 
-# Functions in which a library compiles, whatever these call, and what helps where that is in each step.
+# Functions in which a library compiles or tries kernels, whatever these call, and what helps where that is in each
+# step.
 COMPILERS = tuple(
-    (re.compile(path), f"{name} compiler", helps)
+    (re.compile(path), name, helps)
     for name, path, helps in (
         (
-            "jax's", r"jax/_src/(?:compiler|interpreters/mlir|interpreters/pxla)\.py(?:\(\d+\):)? "
+            "jax's compiler", r"jax/_src/(?:compiler|interpreters/mlir|interpreters/pxla)\.py(?:\(\d+\):)? "
             r"(?!ExecuteReplicated)\S*(?:[cC]ompil|lower)",
             "pass the same shapes and static arguments: each new one is compiled",
         ),
         (
-            "torch.compile's", r"torch/(?:_dynamo/(?:convert_frame|output_graph)\.py"
+            "torch.compile's compiler", r"torch/(?:_dynamo/(?:convert_frame|output_graph)\.py"
             r"|_inductor/(?:compile_fx|graph|codecache|scheduler)\.py(?:\(\d+\):)? "
             r"(?!(?:.*\.)?(?:__call__|run|wrapper)$))",
             "pass the same shapes and types, or dynamic=True; TORCH_LOGS=recompiles names what is compiled again",
         ),
         (
-            "Triton's", r"triton/compiler/compiler\.py(?:\(\d+\):)? "
-            r"(?!(?:.*\.)?(?:launch_metadata|_init_handles|run|runner)$)",
+            "Triton's compiler", r"triton/compiler/compiler\.py(?:\(\d+\):)? "
+            r"(?!(?:.*\.)?(?:launch_metadata|_init_handles|run|runner)$)|triton/runtime/build\.py",
             "pass the same constexpr arguments: each new one is compiled",
         ),
         (
-            "Numba's", r"numba(?:_cuda/numba)?/(?:core|cuda)/(?:core/)?compiler\w*\.py(?:\(\d+\):)? "
+            "Triton's autotuner", r"triton/runtime/autotuner\.py(?:\(\d+\):)? .*\b_?bench",
+            "leave sizes that change out of key=: each new one measures all configurations",
+        ),
+        (
+            "Numba's compiler", r"numba(?:_cuda/numba)?/(?:core|cuda)/(?:core/)?compiler\w*\.py(?:\(\d+\):)? "
             r"(?!(?:.*\.)?(?:launch|__call__)$)",
             "define the kernel once, and pass the same types: each new one is compiled",
         ),
         (
-            "CuPy's", r"cupy/cuda/compiler\.py",
+            "CuPy's compiler", r"cupy/cuda/compiler\.py",
             "make the kernel once, before the loop, and pass what changes as an argument",
         ),
     )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from microbench.core.units import counted
 from microbench.diagnosis.events import stream_waits
+from microbench.diagnosis.owners import compiler_of
 from microbench.diagnosis.turns import LONGEST, Turns, calling, is_file, iterations, loops_of
 from microbench.traces.trace import AUTOGRAD, MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
 
@@ -132,6 +133,8 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     if steps is None and part is not None and part.count < SHORT_LOOP:
         lasts_s = float(trace.work["end_ns"].max() - trace.work["begin_ns"].min()) * 1e-9
         part = part if part.count * part.step_s >= LITTLE * lasts_s else None  # else it is a part of the start
+    if steps is None and part is not None and _is_compiling(trace, part):
+        part = None
     steps = steps or part or _first(trace, tokens, _annotated(trace, tokens, single=True))
     if steps is None:
         return None
@@ -140,6 +143,14 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     if part is not None and 2 * part.step_s < steps.step_s:
         others.append(("a part that repeats", part.step_s))
     return msgspec.structs.replace(steps, loops=(*steps.loops, *others))
+
+
+def _is_compiling(trace: Trace, steps: Steps) -> bool:
+    """Whether most of these steps lie in a compiler or an autotuner, which launches each kernel many times."""
+    compiles = np.array([*map(bool, map(compiler_of, trace.names)), False])[trace.ranges["name"]]
+    middles_ns, ranges = (steps.begins_ns[1:] + steps.begins_ns[:-1]) // 2, trace.ranges[compiles]
+    begun, ended = (np.searchsorted(np.sort(ranges[edge]), middles_ns, "right") for edge in ("begin_ns", "end_ns"))
+    return bool(np.mean(begun > ended) > REPEATED)
 
 
 def runs_python(trace: Trace) -> bool:

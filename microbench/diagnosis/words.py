@@ -1175,7 +1175,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         title += f", and the GPU waits {as_time(waits_s)} before {plain(name, LONGEST_NAME)}, {often} times a step"
         change = "See what the host does each time before it launches that kernel, and do it once, or ahead"
     elif most is not None and most.name in COMPILES:
-        change = f"{most.helps[0].upper()}{most.helps[1:]}. If it compiles once, record after that"
+        change = f"{most.helps[0].upper()}{most.helps[1:]}. If that is done once, record after it"
     elif most is not None and most.name == COMPILED:
         change = "It may compile or capture there: record after that; TORCH_LOGS=recompiles names what compiles again"
     elif most is not None and most.name in (OWN, "numpy") and _brings_data(diagnosis):
