@@ -373,7 +373,7 @@ def test_the_bundled_reference_is_another_machine(tmp_path: Path) -> None:
     borrowed, copied = (one["graph"] for one in answers)
     assert borrowed["step_s"] == copied["step_s"]
     assert borrowed["low_s"] < copied["low_s"] < copied["high_s"] < borrowed["high_s"]
-    assert "costs of the bundled reference, another machine" in call("diagnose", trace, "--run", REFERENCE_RUN).output
+    assert "costs of another machine, bundled" in call("diagnose", trace, "--run", REFERENCE_RUN).output
     assert "another machine" not in call("diagnose", trace, "--run", str(own)).output
 
 

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command_line import call
 from snapshots import same
 
 from microbench.capture.handover import change, change_parts, why_not_applied
@@ -201,6 +202,23 @@ def test_the_change_is_an_import_and_a_decorator(name: str, line: str, tmp_path:
     assert added == ["from cuda_graph import graphed\n", line]
     compile(made.text, "train.py", "exec")
     assert change(file, "missing") is None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "files"), [((1.3, 1.2, 1.4), ["cuda_graph.py", "train.diff"]), ((0.7, 0.6, 0.9), [])]
+)
+def test_a_change_that_is_not_faster_is_not_handed_over(
+    ratio: tuple[float, float, float], files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(FILE)
+    again = proved()
+    again.ratio = ratio
+    made = Made("train.py::step", blocked(), change(tmp_path / "train.py", "step"), again)
+    assert made.change is not None
+    made = made._replace(change=made.change._replace(parts=("step_1",)))
+    monkeypatch.setattr(graphs, "make_graph", lambda *_: made)
+    call("graph", "train.py::step", "-o", str(tmp_path / "out"))
+    assert sorted(one.name for one in tmp_path.glob("out/*")) == files
 
 
 def test_a_file_is_changed_only_if_git_has_it(tmp_path: Path) -> None:

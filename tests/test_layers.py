@@ -54,13 +54,13 @@ LINES = {
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3625,  # bytes of collectives; calls inside others
-    "diagnosis": 9148,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
+    "diagnosis": 9164,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8178,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3530,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2354,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
     "service": 776,  # watching for hours: budget, metrics, alerts, who may ask
-    "cli": 2660,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
+    "cli": 2661,  # tests have baselines of their own; five more commands answer in JSON; ab; graph; counts; constants
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

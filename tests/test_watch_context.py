@@ -42,7 +42,7 @@ with microbench.watch() as recording:
 torch.steps(7)
 diagnosis = recording.diagnosis()
 assert type(diagnosis) is microbench.DiagnosedTraces
-print(*diagnosis.bounds, diagnosis.to_dicts()[0]["step"]["count"], "costs of the bundled reference" in str(diagnosis))
+print(*diagnosis.bounds, diagnosis.to_dicts()[0]["step"]["count"], "costs of another machine" in str(diagnosis))
 trace = recording._trace
 print(len(trace.work), len(trace.calls), len(trace.syncs), recording.path.exists(), trace.versions["torch"])
 print(torch.cuda.stand_in_synchronized(), torch.library.stand_in_subscribed())

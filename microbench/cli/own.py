@@ -101,7 +101,8 @@ def graph(
         progress(name := f"{several[0]}={value}")
         other = {**chosen, several[0]: str(value)}
         along[name] = make_graph(what, setup or "", inputs or "", other, False, limit_s, progress, False).report
-    change, again = made.change if made.proved else None, made.again
+    again, ratio = made.again, (made.report if made.report.proved else made.again or made.report).ratio
+    change = made.change if made.proved and (ratio is None or ratio[0] > 1) else None
     written = write_change(change, out, apply) if change is not None and (out or apply) else []
     if json:
         answer = {
@@ -113,15 +114,15 @@ def graph(
         print_json(answer | ({"axis": msgspec.to_builtins(along)} if along else {}))
     else:
         draw(drawing.screen(made, along))
-        ratio = (made.report if made.report.proved else made.again or made.report).ratio
-        slower = ratio is not None and ratio[0] <= 1
         if change is not None:
-            if not written and not slower:
+            if not written:
                 tell(["", *change.diff.splitlines(), ""])
                 named = [*(["--setup", setup] if setup else []), *(["--inputs", inputs] if inputs else [])]
                 command = " ".join(["microbench graph", what, *named])
                 tell([f"more: {command} -o FOLDER writes both files, --apply changes yours"])
             tell([f"written: {path}" for path in written])
+        elif made.proved and made.change is not None:
+            tell(["no change is handed over, because it is not faster"])
     return ExitCode.MEASURED if made.proved else ExitCode.SOME_FAILED
 
 

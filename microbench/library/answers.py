@@ -136,7 +136,7 @@ def costs_of(name: str | None) -> Costs:
     with consistent(run):
         evidence, fit = fit_for(run, USUAL)
     reference = is_reference(path)
-    whose = "the bundled reference, another machine" if reference else f"run {run.run_id}"
+    whose = "another machine, bundled" if reference else f"run {run.run_id}"
     words = f"{'SIMULATED ' if run.simulated else ''}costs of {whose}"
     option = "" if name is None else f" --run {shlex.quote(name)}"
     return Costs(fit, evidence.gpu.name if evidence.gpu is not None else "", words, reference, option)
