@@ -47,7 +47,7 @@ CALLS = 200  # of each run
 FEW, SOME = 20, 0.25  # calls that show whether a function repeats itself; the share of the others that is compared
 INPUTS = 5  # sets of inputs that are drawn
 OVER_NUDGED = 16.0  # a sum of K products in another order moves by up to sqrt(K) times what a last bit of each does
-MOST_CHANGES = 40  # values of the host that are changed
+MOST_CHANGES, MOST_NOTICED = 40, 16  # values of the host that are changed; of those at which every graph looks
 CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough for another capture
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
 ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
@@ -416,7 +416,8 @@ class Plan:
         """Values of the host that a user may change between calls: name, holder, key, value, another value."""
         found, reached = {True: 0, False: 0}, self._start.reached
         looked_at = {(id(holder), key) for _, holder, key in reached.places}
-        for name, (holder, key) in reached.bindings.items():
+        settings_first = sorted(reached.bindings.items(), key=lambda one: "param_groups" not in one[0])
+        for name, (holder, key) in settings_first:
             value = now(holder, key)
             # Every graph looks at what layers hold; other values there may break work of the GPU.
             of_layer = isinstance(key, Part) or (isinstance(holder, dict) and "_parameters" in holder)
@@ -427,7 +428,7 @@ class Plan:
             noticed = (id(holder), key) in looked_at  # by every graph: a few are tried
             if other is None:
                 continue
-            if found[noticed] == MOST_CHANGES:
+            if found[noticed] == (MOST_NOTICED if noticed else MOST_CHANGES):
                 if not noticed:
                     self.left[f"values of the host, such as {name}"] = None
                 continue
