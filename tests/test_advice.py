@@ -48,13 +48,13 @@ def test_what_reads_values_to_check_them_is_named() -> None:
         made.name(f"torch/distributions/distribution.py {name}")
         trace = msgspec.structs.replace(made.trace(), format="microbench recording", versions={"torch": "2"})
         waits = Blocker("waits for the GPU", "cudaStreamSynchronize", "train.py:8 main", 1.0)
-        assert ("validate_args=False" in advice.first(trace, (waits,))) == named
+        assert ("validate_args=False" in advice.first(diagnose(trace, costs()), (waits,))) == named
 
 
 @pytest.mark.parametrize(("package", "call", "part"), [
     ("torch", "cudaFree", "gives memory back and gets it anew"),
     ("torch", "cudaMalloc", "gets more memory in these steps"),
-    ("cupy", "cudaFree", "from a memory pool"),
+    ("cupy", "cudaFree", "free_all_blocks"), ("cupy", "cudaMalloc", "from a memory pool"),
 ])  # fmt: skip
 def test_allocation_is_told_by_library(package: str, call: str, part: str) -> None:
     made = Recorder()

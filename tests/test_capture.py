@@ -345,6 +345,22 @@ def test_noise_that_a_function_leaves_is_compared_with_its_own(apart: float, say
     assert outer.noise == [], "what it returns is no noise"
 
 
+def test_noise_is_not_taken_for_a_value_that_a_graph_has_frozen() -> None:
+    """Its size differs by far from run to run, so that two runs of the function say little of it."""
+    generator, held = torch.Generator().manual_seed(6), Space(scale=2.0, offset=1.0, power=1.0, least=-9.0, most=9.0)
+    draw = partial(next, (torch.rand(4, generator=generator) for _ in itertools.count()))  # of a state out of reach
+    state = {f"weight{number}": torch.ones(4) for number in range(40)}
+
+    def step(a: Any) -> Any:
+        state["weight7"].copy_((14 * draw()[0]).exp())
+        return ((a * state["weight3"] * held.scale + held.offset) ** held.power).clamp(held.least, held.most)
+
+    report = examined(step, torch.rand(4))
+    assert (report.proved, report.why, report.difference) == (True, "", "")
+    assert "noise in 1 value, such as state['weight7']" in report.scatter
+    assert "held.scale" in report.varied
+
+
 def test_random_numbers_of_the_host_are_no_noise() -> None:
     """Two calls differ in one tensor. Two replays do not, so the graph has frozen it."""
     from microbench.capture.making import Report, examine

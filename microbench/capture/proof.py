@@ -13,7 +13,7 @@ import math
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial, update_wrapper, wraps
@@ -174,12 +174,12 @@ def prove(
             counts = dict(other.counts)
             return Proof(not why, why, difference, exact, scatter, calls, outputs, state, varied, left, counts)
 
-        exact, extra, calls = False, 0, CALLS
+        exact, extra, calls, noise = False, 0, CALLS, list[str]()
         if graph is None:
             both = plan.step_by_step(Both(function, other))
             if both.why:
                 return proof(both.why, both.difference)
-            scatter, extra, calls = both.scatter, both.extra, both.compared
+            scatter, extra, calls, noise = both.scatter, both.extra, both.compared, both.noise
         else:
             grown, found = changed_on_host(eager.end, graph.end), differences(eager, graph)
             exact = not grown and not found
@@ -210,7 +210,7 @@ def prove(
             return proof(f"calls cannot be replayed: {reason}")
         counts = dict(other.counts)  # parts are made anew from here on
         exactly, as_captured = exact or compared is not other, compared is not other
-        if host and (frozen := plan.frozen(other, exactly, as_captured)) is not None:
+        if host and (frozen := plan.frozen(other, exactly, as_captured, noise)) is not None:
             return proof("a value of the host is frozen in the graph", frozen)
         return proof("", exact=exact)._replace(also=tuple(plan.also), counts=counts)
 
@@ -352,22 +352,26 @@ class Plan:
             (varied if differs or place in self._written else left).append(name)
         return tuple(dict.fromkeys((*varied, *self._changed))), (*left, *self.left)
 
-    def frozen(self, proved: Graphed | Parted, exact: bool, as_captured: bool) -> Difference | None:
+    def frozen(
+        self, proved: Graphed | Parted, exact: bool, as_captured: bool, unlike: Collection[str]
+    ) -> Difference | None:
         """The first value of the host that changes what calls do, and that a graph cannot be told to look at.
 
         Those that it can be told to look at, because the function's module names them, are added to ``also``. With
-        ``exact`` the graph is equal bit by bit, so that any difference counts; ``as_captured`` says to what.
+        ``exact`` the graph is equal bit by bit, so that any difference counts; ``as_captured`` says to what. What is
+        noise, by the names in ``unlike``, is not compared.
         """
         names = getattr(inspect.unwrap(self.function), "__globals__", {})
         way: Any = AsCaptured if as_captured else lambda one: one
         function = way(self.function)
+        apart = partial(differences, unlike=unlike)
         base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
-        own = [] if exact else differences(base, self.run(_aside(function), CHANGE_CALLS))
+        own = [] if exact else apart(base, self.run(_aside(function), CHANGE_CALLS))
         of_name = {one.name: one.relative for one in own if not is_rounding(one)}
         noise = _widest(filter(is_rounding, own))
 
         def effect(one: Ran, other: Ran, noise: float) -> list[Deviation]:
-            found = differences(one, other)
+            found = apart(one, other)
             return [each for each in found if each.relative > OVER_SCATTER * of_name.get(each.name, noise)]
 
         for name, holder, key, value, changed in self._changes(self.function):
@@ -396,7 +400,7 @@ class Plan:
                     bind(holder, key, value)
                     self._start.restore()
                 # What differs before the change does not come from it.
-                found = differences(eager, graph, CHANGE_AT)
+                found = apart(eager, graph, CHANGE_AT)
                 before = max(_widest(one for one in found if one.name not in of_name), noise)
                 if all(
                     is_rounding(one) or one.relative <= OVER_SCATTER * of_name.get(one.name, noise) for one in found
@@ -614,9 +618,9 @@ def is_rounding(one: Deviation) -> bool:
     return one.relative <= ROUNDING.get(one.itemsize, 0.0)
 
 
-def differences(one: Ran, other: Ran, before: int | None = None) -> list[Deviation]:
+def differences(one: Ran, other: Ran, before: int | None = None, unlike: Collection[str] = ()) -> list[Deviation]:
     """What differs between two runs, or between their calls ``before`` one, by name, each at its largest; in the order
-    of the calls."""
+    of the calls. Names in ``unlike`` are left out."""
     found: dict[str, Deviation] = {}
     for number in sorted(set(one.kept) & set(other.kept)):
         if number == before:
@@ -628,7 +632,7 @@ def differences(one: Ran, other: Ran, before: int | None = None) -> list[Deviati
         for (name, value), (_, against) in zip(mine, theirs, strict=True):
             _add(found, name, value, against, number + 1)
     for name, value in one.end.values.items():
-        if name in other.end.values and isinstance(value, torch.Tensor | np.ndarray):
+        if name in other.end.values and name not in unlike and isinstance(value, torch.Tensor | np.ndarray):
             _add(found, name, value, other.end.values[name], max(one.kept) + 1)
     return list(found.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -67,6 +67,7 @@ ALLOCATING: Mapping[bool, str] = {
     f"called. Take smaller batches, or set {SEGMENTS}",
     False: f"PyTorch gets more memory in these steps: record later ones. Where sizes change in each, set {SEGMENTS}",
 }
+CUPY_FREES = "CuPy gives memory back and gets it anew: leave free_all_blocks() out of the loop"
 READING: Mapping[bool, str] = {
     True: ".item(), float(), `if tensor:`, nonzero() and boolean masks wait for the GPU. Keep tensors, and read "
     "numbers once in many steps",
@@ -93,11 +94,12 @@ def program_of(trace: Trace) -> Program:
     return next((program for package, program in PACKAGES if package in packages), "torch" if is_torch else "other")
 
 
-def allocating(diagnosis: Diagnosis) -> str:
-    """How a program of this library allocates less."""
-    if diagnosis.idle is None or program_of(diagnosis.trace) not in OF_TORCH:
-        return FIRST["allocates"]
-    return ALLOCATING[any(where.name.partition(" in ")[0] in FREES for where in diagnosis.idle.places)]
+def allocating(trace: Trace, calls: Iterable[str]) -> str:
+    """How a program of this library makes fewer of these calls, which allocate memory and give it back."""
+    program, frees = program_of(trace), any(call.partition(" in ")[0] in FREES for call in calls)
+    if program in OF_TORCH:
+        return ALLOCATING[frees]
+    return CUPY_FREES if program == "cupy" and frees else FIRST["allocates"]
 
 
 def how(diagnosis: Diagnosis) -> str:
@@ -155,9 +157,12 @@ def _line(line: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
+def first(diagnosis: Diagnosis, blockers: tuple[Blocker, ...]) -> str:
     """What to do about the most frequent of the calls that a graph cannot hold, those that are named."""
-    return ". ".join(dict.fromkeys(_remedy(trace, one) for one in blockers[:MOST_NAMED]))
+    trace, recorded = diagnosis.trace, diagnosis.recorded
+    memory = allocating(trace, (one.call for one in recorded.blockers) if recorded is not None else ())
+    named = blockers[:MOST_NAMED]
+    return ". ".join(dict.fromkeys(memory if one.why == "allocates" else _remedy(trace, one) for one in named))
 
 
 def _remedy(trace: Trace, blocker: Blocker) -> str:

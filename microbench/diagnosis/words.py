@@ -713,7 +713,7 @@ def _in_pieces(diagnosis: Diagnosis, recorded: Recorded, graph: Graph) -> Iterat
     most = within[0] if within else None
     what = blocker_words(most) if most is not None else "What the program does between its launches"
     generates = advice.program_of(diagnosis.trace) == "generate"  # whose waits are the library's own
-    change = advice.first(diagnosis.trace, within[:1]) if within else "Do that before the step"
+    change = advice.first(diagnosis, within[:1]) if within else "Do that before the step"
     yield Finding(
         rule="diagnose.pieces",
         severity="advice",
@@ -913,7 +913,7 @@ def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
         title=f"{'; '.join(named)} cannot be captured in a graph",
         text="They part the step into pieces. What lies between two of them can be one graph.",
         threshold="a wait, a pageable copy, an allocation or a module load inside the step",
-        advice=advice.first(diagnosis.trace, within),
+        advice=advice.first(diagnosis, within),
     )
 
 
@@ -929,7 +929,7 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
             title=f"Each step stops for {'; '.join(map(blocker_words, recorded.blockers[: advice.MOST_NAMED]))}",
             text="",
             threshold="twice or more in a step, and no graph is foreseen",
-            advice=advice.first(diagnosis.trace, recorded.blockers),
+            advice=advice.first(diagnosis, recorded.blockers),
         )
 
 
@@ -1345,14 +1345,15 @@ def _waited_s(diagnosis: Diagnosis) -> float:
 def _waiting_less(diagnosis: Diagnosis) -> str:
     """What to do about the waits; where they read values, how to read less often."""
     blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
-    change = advice.first(diagnosis.trace, tuple(one for one in blockers if one.why == WAIT)[:1])
+    change = advice.first(diagnosis, tuple(one for one in blockers if one.why == WAIT)[:1])
     return "Wait less often" if change in ("", advice.FIRST[WAIT]) else change
 
 
 def _changes(diagnosis: Diagnosis) -> Mapping[Cause, tuple[str, str]]:
     """By cause the rule that names it, and what to change."""
+    places = [one.name for one in diagnosis.idle.places] if diagnosis.idle is not None else []
     return {
-        "allocation": ("diagnose.allocation", advice.allocating(diagnosis)),
+        "allocation": ("diagnose.allocation", advice.allocating(diagnosis.trace, places)),
         "copies": ("diagnose.copies", _copying(diagnosis.trace)),
         "waits": ("diagnose.waits", _waiting_less(diagnosis)),
         "module load": ("diagnose.module_load", "Run each kernel once before what is timed"),
