@@ -2322,25 +2322,47 @@ def test_what_an_autotuner_launches_again_and_again_is_no_step() -> None:
 
 
 @pytest.mark.parametrize("cut", [True, False])
-@pytest.mark.parametrize(("inner", "others", "step"), [(30, 20, "train.py:5 main"), (60, 6, "train.py:9 check")])
+@pytest.mark.parametrize(("inner", "others", "function", "is_step"), [
+    (30, 20, "main", False), (60, 6, "main", True), (60, 6, "rollout", False), (60, 1, "generate", True),
+    (60, 1, "Guard.__call__", False),
+])  # fmt: skip
 def test_a_loop_that_turns_within_another_is_the_step_only_if_it_makes_most_of_the_calls(
-    cut: bool, inner: int, others: int, step: str
+    cut: bool, inner: int, others: int, function: str, is_step: bool
 ) -> None:
     """Of a fast loop some turns of the first visit are noted; of a slower one all, with a long break behind each."""
-    made, loops = Recorder(), (Loop("train.py:5 main", True, False), Loop("train.py:9 check", True, False))
+    made, places = Recorder(), ("train.py:5 main", f"train.py:9 {function}")
+    loops = tuple(Loop(place, True, False) for place in places)
     for visit in range(8):
         for turn in range(inner):
             made.submit(made.call("cudaLaunchKernel", 3000), "check", 2000)
             made.wait()
-            if not cut or (not visit and turn < 20):
-                made.turns.append((made.now_ns, 1, made.thread, cut and turn == 19))
+            if not cut or (not visit and turn < 50):
+                made.turns.append((made.now_ns, 1, made.thread, cut and turn == min(inner, 50) - 1))
         for _ in range(others):
             made.submit(made.call("cudaLaunchKernel", 9000), "update", 8000)
         made.runs(80_000)
         made.turn()
     found = diagnose(made.trace(loops=loops), costs()).steps
     assert found is not None
-    assert (found.found, found.name) == ("loop", step)
+    assert (found.found, found.name) == ("loop", places[is_step])
+
+
+@pytest.mark.parametrize(("function", "step"), [
+    ("handle", "serve.py:5 main"), ("train_epoch", "serve.py:9 train_epoch"), ("main", "serve.py:9 main"),
+])  # fmt: skip
+def test_a_function_that_goes_over_the_parts_of_an_iteration_has_no_steps_of_its_own(function: str, step: str) -> None:
+    """Such as eight cameras of a frame. An epoch has turns that are steps, and so has a loop beside the outer one."""
+    made = Recorder()
+    loops = tuple(Loop(place, True, False) for place in ("serve.py:5 main", f"serve.py:9 {function}"))
+    for _ in range(12):
+        for _ in range(8):
+            made.launches(6)
+            made.wait()
+            made.turn(1)
+        made.turn(0)
+    found = diagnose(made.trace(loops=loops), costs()).steps
+    assert found is not None
+    assert found.name == step
 
 
 @pytest.mark.parametrize(("call", "kernel", "program"), [

@@ -16,7 +16,15 @@ FEWEST = 4  # ends of turns that count as a repetition
 # A loop within another one is the program's iteration if it does all that the outer one does, or if it turns at least
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
-OF_MODEL = "forward"
+# It has to turn more often, and submit nearly all, in a function that an outer one calls whose turn is short: there it
+# goes over environments, tiles or requests of an iteration. An epoch takes longer; functions of tiny ones say so.
+SHORT_S, OF_EPOCHS, CALLED_OFTEN, NEARLY_ALL = (
+    0.5,
+    re.compile("epoch|train|fit|eval|valid|test", re.IGNORECASE),
+    40,
+    0.95,
+)
+OF_MODEL = "forward", "__call__"
 MOST_AROUND = 8  # loops before one in its function that are looked at
 SOME = 16  # longer turns that are looked at
 MOST_A_VISIT = 3  # a loop that turns less often, each time the program comes to it, is no iteration
@@ -138,10 +146,15 @@ def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]
     submits_ns = trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])]
     for own in (True, False):
         chosen: list[Turns] = []
+        parts = set[tuple[str, str]]()  # functions whose outermost loop goes over parts of an iteration
         for loop in (one for one in loops if one.own == own and len(one.submits)):
-            share = _share(names, submits_ns, loop)
-            if share >= COVERED and (not chosen or _is_iteration(chosen[0], loop, share, idle)):
+            share, function = _share(names, submits_ns, loop), _function(loop.place)
+            if share < COVERED or function in parts:
+                continue
+            if not chosen or _is_iteration(chosen[0], loop, share, idle):
                 chosen.insert(0, loop)
+            elif function != _function(chosen[0].place):
+                parts.add(function)
         # A program's own loop with fewer ends in a part of the recording is better than a library's.
         if found := [loop for loop in chosen if len(loop.ends_ns) >= FEWEST - own and loop.recorded >= FEWEST]:
             return found
@@ -171,10 +184,14 @@ def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray
 
     They are not if the GPU has no kernels in most of the time, and that outside of the inner loop: it only launches
     some. Of a fast one, of which only some turns are noted, nobody knows. Nor are they if too little is the inner
-    loop's ``share`` of the calls, where no noted turn has the rest. A loop in a model's forward() is over its layers.
+    loop's ``share`` of the calls, where no noted turn has the rest. A loop in a model's forward(), or in another
+    object that is called, is over parts.
     """
-    if _parts(inner.place)[2].rpartition(".")[2] == OF_MODEL and outer.recorded >= FEWEST:
+    function = _parts(inner.place)[2]
+    if function.rpartition(".")[2] in OF_MODEL and outer.recorded >= FEWEST:
         return False
+    called = _function(inner.place) != _function(outer.place) and not OF_EPOCHS.search(function)
+    called &= outer.turn_s <= SHORT_S and outer.recorded >= FEWEST
     middles_ns, lasts_ns = idle
     turn = np.searchsorted(inner.all_ns, middles_ns)
     around = np.isin(turn, np.searchsorted(inner.all_ns, outer.all_ns)) & (middles_ns > outer.all_ns[0])
@@ -183,16 +200,17 @@ def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray
         return False
     ends = np.searchsorted(inner.ends_ns, outer.all_ns)
     last = np.unique(ends[(ends > 0) & (ends < len(inner.ends_ns))]) - 1  # turns with an end of the outer loop
-    if (inner.cut or not len(last)) and share < MOST_OF and outer.recorded >= FEWEST:
+    least, most = (CALLED_OFTEN, NEARLY_ALL) if called else (OFTEN, MOST_OF)
+    if (inner.cut or not len(last)) and share < most and outer.recorded >= FEWEST:
         return False
     others = np.delete(inner.submits, last)
     span_s = float(inner.ends_ns[-1] - inner.ends_ns[0]) * 1e-9
     if not len(others) or (not len(last) and span_s > 2 * outer.turn_s):
         return False
-    if len(last) and np.median(inner.submits[last]) == np.median(others):  # the outer one does nothing else
+    if not called and len(last) and np.median(inner.submits[last]) == np.median(others):  # the outer does nothing else
         return True
     often = len(others) / max(len(last), 1) + 1
-    return often >= OFTEN and bool(others.mean() >= MOST_OF * inner.submits.mean())
+    return often >= least and bool(others.mean() >= most * inner.submits.mean())
 
 
 def calling(trace: Trace, asked: str) -> Turns | None:
@@ -234,6 +252,12 @@ def _parts(place: str) -> tuple[str, int, str]:
     """File, line and function of a place like "train.py:30 main"."""
     match = PLACE.fullmatch(place)
     return (match["file"], int(match["line"]), match["function"]) if match else (place, 0, "")
+
+
+def _function(place: str) -> tuple[str, str]:
+    """File and function of a place."""
+    file, _, function = _parts(place)
+    return file, function
 
 
 def is_file(path: str, asked: str) -> bool:
