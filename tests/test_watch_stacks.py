@@ -92,6 +92,44 @@ def test_the_oldest_python_is_sampled_too(place: Place, tmp_path: Path) -> None:
     assert trace.processor is not None
 
 
+COMPUTING = """
+import time, torch
+def compute():
+    total = 0
+    for one in range(40_000):
+        total += one * one
+    return total
+def behind():
+    return None
+begin = time.monotonic()
+while time.monotonic() - begin < 1.5:
+    torch.catch_up()
+    torch.steps(1)
+    compute()
+    torch.unlocked.stand_in_now()
+    behind()
+import sys
+print(sys.getswitchinterval())
+"""
+
+
+@pytest.mark.parametrize("version", [
+    "", *(pytest.param(version, marks=pytest.mark.slow) for version in ("3.9", "3.12", "3.13"))
+])  # fmt: skip
+def test_what_computes_is_sampled_and_not_what_comes_behind_a_call_that_gives_the_lock_up(
+    version: str, place: Place, tmp_path: Path
+) -> None:
+    """Before Python 3.13 the main thread sees that a sample is wanted only behind such a call, unless it is asked."""
+    (tmp_path / "program.py").write_text(COMPUTING)
+    done = place.ran([python(version) if version else sys.executable, "program.py"], tmp_path, how=STACKS)
+    assert done.output == "0.005\n"
+    trace = only(done)
+    rows = trace.ranges[trace.ranges["kind"] == LINE]
+    computes = np.char.endswith(names(trace, rows), " compute")
+    lasts_ns = rows["end_ns"] - rows["begin_ns"]
+    assert lasts_ns[computes].sum() > 0.8 * lasts_ns.sum()
+
+
 def test_calls_that_are_asked_name_exactly_the_line_that_makes_them(place: Place, tmp_path: Path) -> None:
     text = "import time, torch\ndef few():\n    torch.unlocked.stand_in_steps(1, 3)\n"
     text += "def many():\n    torch.unlocked.stand_in_steps(1, 5)\nfor _ in range(1500):\n"
@@ -212,7 +250,7 @@ def test_a_main_thread_that_computes_beside_the_frameworks_thread_has_its_time(p
     """As a step of JAX: its own thread submits, and the main one draws random numbers in C."""
     text = """import hashlib, threading, torch
 def draw():
-    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 20000)
+    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 50000)
 def count():
     sum(range(300000))
 submits = threading.Thread(target=torch.unlocked.stand_in_elsewhere, args=(40,))

@@ -648,9 +648,14 @@ static const Wanted PYTHONS[] = {
 
 /* Python's lock for a sample. Python asks a thread for its lock only when that thread has kept it for 5 ms. One that gives
  * it up often, and takes it back before another thread wakes up, keeps others waiting for as long as it likes. So Python
- * calls this in its main thread, between two of its instructions, and there the lock is left to the thread of samples. */
+ * calls this in its main thread, between two of its instructions, and there the lock is left to the thread of samples.
+ *
+ * Before Python 3.13 the main thread sees such a call of another thread only when it has given up the lock, or is asked
+ * for it. Samples would all be of code behind functions in C that give it up. So while a sample is wanted, Python's
+ * interval of 5 ms is SHORT_US. Nobody else has that value, so one that the program has set stays. */
 
-enum { LEFT_NS = 500000, FIRST_AGAIN_NS = 100000000 };
+enum { LEFT_NS = 500000, FIRST_AGAIN_NS = 100000000, SHORT_US = 23 };
+static _Atomic unsigned long *interval_us, usual_us; /* where Python has the interval: found once, NULL if it need not be */
 static _Atomic uint32_t lock_wanted, lock_left_ns, lock_given; /* for how long it was left last, and that it is left */
 static _Atomic uint64_t lock_again_ns;             /* when Python is asked again although it has not answered */
 static uint64_t lock_apart_ns = FIRST_AGAIN_NS;
@@ -675,6 +680,34 @@ static int leave_lock(void *unused) {
 
 static const char *find(void *library, const Wanted *wanted, size_t count);
 
+/* Find the interval in Python's memory, by two values that it gets and that nobody else sees, because Python's lock is
+ * kept: the function that sets it needs that lock in Python 3.12. */
+static void find_interval(void) {
+    unsigned long (*get)(void) = (unsigned long (*)(void))dlsym(RTLD_DEFAULT, "_PyEval_GetSwitchInterval");
+    void (*set)(unsigned long) = (void (*)(unsigned long))dlsym(RTLD_DEFAULT, "_PyEval_SetSwitchInterval");
+    _Atomic unsigned long *word = dlsym(RTLD_DEFAULT, "_PyRuntime"), *found = NULL;
+    unsigned long before, *end;
+    const ElfW(Sym) *symbol = NULL;
+    Dl_info about;
+    if (!get || !set || !word || !dladdr1(word, &about, (void **)&symbol, RTLD_DL_SYMENT) || !symbol) return;
+    end = (unsigned long *)word + symbol->st_size / sizeof(*end);
+    before = get();
+    for (; (unsigned long *)word < end && !found; word++) {
+        set(before + 3);
+        if (*word != before + 3) continue;
+        set(before + 5);
+        if (*word == before + 5) found = word;
+    }
+    set(before);
+    interval_us = found;
+}
+
+/* What Python's interval was, if nobody has set it since. */
+static void usual_interval(void) {
+    unsigned long set_us = SHORT_US;
+    if (interval_us && usual_us) atomic_compare_exchange_strong(interval_us, &set_us, usual_us);
+}
+
 /* A call that waits in a subinterpreter is lost with it, so Python is asked again, less and less often. */
 static void want_lock(void) {
     static bool found, absent;
@@ -685,6 +718,8 @@ static void want_lock(void) {
     if (!lock_ended && python.is_initialized()) {
         uint64_t now_ns = monotonic_ns(), again_ns = lock_again_ns;
         lock_wanted = 1;
+        if (interval_us && *interval_us != SHORT_US) usual_us = *interval_us;
+        if (interval_us && usual_us) *interval_us = SHORT_US;
         if (now_ns >= again_ns) {
             lock_apart_ns = again_ns ? 2 * lock_apart_ns : FIRST_AGAIN_NS;
             lock_again_ns = now_ns + lock_apart_ns;
@@ -694,17 +729,20 @@ static void want_lock(void) {
     pthread_mutex_unlock(&lock_mutex);
 }
 
-/* The thread of samples begins, or Python ends: then nothing is asked of it any more. */
+/* The thread of samples begins, with Python's lock, or Python ends: then nothing is asked of it any more. */
 EXPORTED void microbench_samples(int begin) {
     if (getpid() != process) return;
     pthread_mutex_lock(&lock_mutex);
     lock_ended = !begin;
+    if (begin && !interval_us) find_interval();
+    usual_interval();
     pthread_mutex_unlock(&lock_mutex);
 }
 
 /* The thread of samples has Python's lock. Returns for how long the main thread was without it for the last sample. */
 EXPORTED uint32_t microbench_has_lock(void) {
     lock_wanted = 0;
+    usual_interval();
     syscall(SYS_futex, &lock_wanted, FUTEX_WAKE_PRIVATE, 1, NULL);
     return atomic_exchange(&lock_left_ns, 0);
 }
@@ -1140,6 +1178,7 @@ static void clear(void) {
 
 static void mark_fork(void) {
     forked = true;
+    usual_interval();
 }
 
 /* What is done once. */

@@ -239,7 +239,7 @@ class Sampler:
         self._asked, self._write = library.microbench_asked, library.microbench_give_samples
         self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
         self._lock_given = keeping.microbench_lock_given
-        self._begins = library.microbench_samples
+        self._begins, self._ends = keeping.microbench_samples, library.microbench_samples
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible: tuple[str, str] | None = None  # why samples are missing, and what to do
         self._measure_ahead_ns = ahead_ns
@@ -314,7 +314,7 @@ class Sampler:
 
     def finish(self) -> None:
         """End the samples and write those that wait."""
-        self._begins(0)
+        self._ends(0)
         with self._lock:
             self._ended, self._shared.answers = True, 0
             with contextlib.suppress(Exception):
