@@ -651,11 +651,13 @@ static const Wanted PYTHONS[] = {
  * calls this in its main thread, between two of its instructions, and there the lock is left to the thread of samples.
  *
  * Before Python 3.13 the main thread sees such a call of another thread only when it has given up the lock, or is asked
- * for it. Samples would all be of code behind functions in C that give it up. So while a sample is wanted, Python's
- * interval of 5 ms is SHORT_US. Nobody else has that value, so one that the program has set stays. */
+ * for it. Samples would all be of code behind functions in C that give it up. So while a sample is wanted and the main
+ * thread runs, Python's interval of 5 ms is SHORT_US. Nobody else has that value, so one that the program has set stays.
+ * A main thread that waits, be it for that lock, would get it earlier. */
 
 enum { LEFT_NS = 500000, FIRST_AGAIN_NS = 100000000, SHORT_US = 23 };
 static _Atomic unsigned long *interval_us, usual_us; /* where Python has the interval: found once, NULL if it need not be */
+static int main_call = -1; /* the kernel's file that says in which of its calls the main thread is */
 static _Atomic uint32_t lock_wanted, lock_left_ns, lock_given; /* for how long it was left last, and that it is left */
 static _Atomic uint64_t lock_again_ns;             /* when Python is asked again although it has not answered */
 static uint64_t lock_apart_ns = FIRST_AGAIN_NS;
@@ -708,6 +710,14 @@ static void usual_interval(void) {
     if (interval_us && usual_us) atomic_compare_exchange_strong(interval_us, &set_us, usual_us);
 }
 
+/* Shorten Python's interval, if its main thread runs. */
+static void shorten_interval(void) {
+    char says[8] = "";
+    if (!interval_us || pread(main_call, says, sizeof(says) - 1, 0) < 7 || strcmp(says, "running")) return;
+    if (*interval_us != SHORT_US) usual_us = *interval_us;
+    if (usual_us) *interval_us = SHORT_US;
+}
+
 /* A call that waits in a subinterpreter is lost with it, so Python is asked again, less and less often. */
 static void want_lock(void) {
     static bool found, absent;
@@ -718,8 +728,7 @@ static void want_lock(void) {
     if (!lock_ended && python.is_initialized()) {
         uint64_t now_ns = monotonic_ns(), again_ns = lock_again_ns;
         lock_wanted = 1;
-        if (interval_us && *interval_us != SHORT_US) usual_us = *interval_us;
-        if (interval_us && usual_us) *interval_us = SHORT_US;
+        shorten_interval();
         if (now_ns >= again_ns) {
             lock_apart_ns = again_ns ? 2 * lock_apart_ns : FIRST_AGAIN_NS;
             lock_again_ns = now_ns + lock_apart_ns;
@@ -729,12 +738,14 @@ static void want_lock(void) {
     pthread_mutex_unlock(&lock_mutex);
 }
 
-/* The thread of samples begins, with Python's lock, or Python ends: then nothing is asked of it any more. */
-EXPORTED void microbench_samples(int begin) {
+/* The thread of samples begins, with Python's lock and an open file of the kernel's, or Python ends: then nothing is asked
+ * of it any more. */
+EXPORTED void microbench_samples(int begin, int call_file) {
     if (getpid() != process) return;
     pthread_mutex_lock(&lock_mutex);
     lock_ended = !begin;
     if (begin && !interval_us) find_interval();
+    main_call = call_file;
     usual_interval();
     pthread_mutex_unlock(&lock_mutex);
 }

@@ -109,20 +109,20 @@ class Kept:
     """The beginning of a file of /proc, which stays open at a high number because it is read with samples."""
 
     def __init__(self, path: str) -> None:
-        self._file, self._words = -1, ctypes.create_string_buffer(100)
+        self.file, self._words = -1, ctypes.create_string_buffer(100)
         with contextlib.suppress(OSError, ValueError):
             near = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             try:  # out of the way of the program's own, as the recording is
                 far = most * 7 // 8 if 0 <= most <= FAR_FILE else FAR_FILE
-                self._file = fcntl.fcntl(near, fcntl.F_DUPFD_CLOEXEC, far)
-                self._about = os.fstat(self._file)
+                self.file = fcntl.fcntl(near, fcntl.F_DUPFD_CLOEXEC, far)
+                self._about = os.fstat(self.file)
             finally:
                 os.close(near)
 
     def words(self) -> list[bytes]:
         """Its words; none where the kernel does not say them, or the program has closed the file."""
-        length = PREAD(self._file, self._words, len(self._words), 0)
+        length = PREAD(self.file, self._words, len(self._words), 0)
         return self._words.raw[: max(length, 0)].split()
 
     def lacked(self) -> tuple[int, int]:
@@ -133,8 +133,8 @@ class Kept:
     def close(self) -> None:
         """Close the file, unless the program has closed it: the number may be that of another one since."""
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(self._file), self._about):
-                os.close(self._file)
+            if os.path.samestat(os.fstat(self.file), self._about):
+                os.close(self.file)
 
 
 def _instructions(code: Any, at: int) -> Iterator[tuple[str, str, tuple[Any, Any]]]:
@@ -268,7 +268,6 @@ class Sampler:
         """Begin to sample; returns when the thread that does it has opened its files."""
         opened = _thread.allocate_lock()
         opened.acquire()
-        self._begins(1)
         start_thread(self._run, opened)
         opened.acquire()
 
@@ -279,6 +278,7 @@ class Sampler:
                 bytearray(4096)  # at the first memory of a thread, old C libraries read the number of processors
                 self._cells.append(cells.fact("cores", f"{_allowed_cores()} {os.cpu_count()}"))
                 self._kept = [Kept(path) for path in (MAIN_THREADS, OWN, f"/proc/self/task/{os.getpid()}/syscall")]
+                self._begins(1, self._kept[2].file)
             finally:
                 opened.release()
             self._own = _thread.get_ident()
@@ -314,7 +314,7 @@ class Sampler:
 
     def finish(self) -> None:
         """End the samples and write those that wait."""
-        self._ends(0)
+        self._ends(0, -1)
         with self._lock:
             self._ended, self._shared.answers = True, 0
             with contextlib.suppress(Exception):
