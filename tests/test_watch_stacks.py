@@ -694,7 +694,7 @@ def test_samples_go_on_behind_a_subinterpreter(place: Place, tmp_path: Path) -> 
     """A call that waited in its queue is lost with it."""
     spin = "import time\nuntil = time.thread_time() + 0.05\nwhile time.thread_time() < until: pass"
     text = f"import torch, time\nfrom test.support import run_in_subinterp\nrun_in_subinterp({spin!r})\n"
-    text += "import ctypes\nnothing = ctypes.CDLL(None).getppid\nfor _ in range(100):\n    torch.catch_up()\n"
+    text += "import ctypes\nnothing = ctypes.CDLL(None).getppid\nfor _ in range(400):\n    torch.catch_up()\n"
     text += "    torch.steps(1)\n    until = time.thread_time() + 0.004\n    while time.thread_time() < until:\n"
     text += "        nothing()\n        for _ in range(5000): pass\n"
     trace = only(place.recorded(text, tmp_path, how=STACKS))
