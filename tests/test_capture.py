@@ -520,6 +520,17 @@ def test_a_rare_change_by_hidden_state_is_no_rounding() -> None:
     assert "something else" in report.why
 
 
+def test_what_a_function_does_in_other_ways_now_and_then_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two runs of few calls differ, and those of many do."""
+    from microbench.capture import proof
+
+    monkeypatch.setattr(proof, "CALLS", 90)
+    monkeypatch.setattr(proof, "FEW", 4)
+    due = partial(next, itertools.cycle([1] * 40 + [2] + [1] * 90))
+    report = examined(lambda a: a * due(), torch.ones(4))
+    assert (report.proved, report.why) == (False, proof.NOT_REPEATABLE)
+
+
 def test_what_a_library_leaves_out_under_capture_is_not_in_the_way() -> None:
     def step(a: Any) -> Any:
         if not torch.cuda.is_current_stream_capturing() and a.isnan().any().item():

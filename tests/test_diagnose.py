@@ -2310,6 +2310,59 @@ def test_a_loop_that_turns_once_a_visit_is_no_iteration_and_one_that_submits_sel
     assert {loop.place for loop in loops_of(other)} == {"train.py:5 main", "lib.py:9 walk"}
 
 
+@pytest.mark.parametrize("validates", [0, 60, 100])
+@pytest.mark.parametrize("function", ["main", "train_one_epoch", "run"])
+def test_batches_are_steps_beside_a_validation_and_within_few_long_epochs(validates: int, function: str) -> None:
+    made = Recorder()
+    loops = [Loop(f"train.py:{line}", True, False) for line in ("5 main", f"9 {function}", "30 validate")]
+    for _ in range(5):
+        for _ in range(100):
+            made.launches(12)
+            made.wait()
+            made.runs(5_000_000)
+            made.turn(1)
+        for _ in range(validates):
+            made.launches(8)
+            made.wait()
+            made.runs(2_000_000)
+            made.turn(2)
+        made.turn(0)
+    found = diagnose(made.trace(loops=tuple(loops)), costs()).steps
+    assert found is not None
+    assert found.name == loops[1].place
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_loop_of_few_epochs_does_not_hide_the_batches_within(epochs: int) -> None:
+    """As two epochs for each fold."""
+    made, loops = Recorder(), [Loop(f"cv.py:{line}", True, False) for line in ("5 main", "19 train", "20 train")]
+    for _ in range(6):
+        made.launches(5)
+        for _ in range(epochs):
+            for _ in range(40):
+                made.launches(12)
+                made.wait()
+                made.runs(20_000_000)
+                made.turn(2)
+            made.turn(1)
+        made.turn(0)
+    found = diagnose(made.trace(loops=tuple(loops)), costs()).steps
+    assert found is not None
+    assert found.name == loops[2].place
+
+
+def test_steps_that_are_launched_beside_an_autotuner_are_steps() -> None:
+    made = Recorder()
+    for _ in range(30):
+        made.launches(12)
+        made.wait()
+        with made.range("triton/runtime/autotuner.py Autotuner._bench", "function"):
+            made.runs(50_000_000)
+    steps = diagnosed(made).steps
+    assert steps is not None
+    assert steps.count > 20
+
+
 def test_what_an_autotuner_launches_again_and_again_is_no_step() -> None:
     made = Recorder()
     made.launches(12)
@@ -2323,7 +2376,7 @@ def test_what_an_autotuner_launches_again_and_again_is_no_step() -> None:
 
 @pytest.mark.parametrize("cut", [True, False])
 @pytest.mark.parametrize(("inner", "others", "function", "is_step"), [
-    (30, 20, "main", False), (60, 6, "main", True), (60, 6, "rollout", False), (60, 1, "generate", True),
+    (30, 20, "rollout", False), (60, 6, "main", True), (60, 6, "rollout", False), (60, 1, "generate", True),
     (60, 1, "Guard.__call__", False),
 ])  # fmt: skip
 def test_a_loop_that_turns_within_another_is_the_step_only_if_it_makes_most_of_the_calls(
@@ -2349,6 +2402,8 @@ def test_a_loop_that_turns_within_another_is_the_step_only_if_it_makes_most_of_t
 
 @pytest.mark.parametrize(("function", "step"), [
     ("handle", "serve.py:5 main"), ("train_epoch", "serve.py:9 train_epoch"), ("main", "serve.py:9 main"),
+    ("Server.solve_constraints", "serve.py:5 main"), ("Retrieval.latest", "serve.py:5 main"),
+    ("Model.generate", "serve.py:9 Model.generate"),
 ])  # fmt: skip
 def test_a_function_that_goes_over_the_parts_of_an_iteration_has_no_steps_of_its_own(function: str, step: str) -> None:
     """Such as eight cameras of a frame. An epoch has turns that are steps, and so has a loop beside the outer one."""

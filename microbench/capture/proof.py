@@ -1,7 +1,8 @@
 """Proves that a graph of a function computes what the function computes: same start, same inputs, call by call.
 
 Both run 200 times from one state, with inputs that differ and other work and allocations between the calls. Outputs,
-inputs and all state that the function reaches are compared. Then values of the host are changed between calls.
+inputs and all state that the function reaches are compared. Of a function that does not repeat itself the graph's calls
+are compared one by one, some of them. Then values of the host are changed between calls.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from microbench.capture.graphed import (
     of_library,
     was_written,
 )
-from microbench.capture.state import After, Kept, Reached, after, fill, reached
+from microbench.capture.state import After, Kept, after, fill, reached
 from microbench.core.units import counted
 from microbench.experiments.own.culprit import attempt
 
@@ -177,9 +178,9 @@ def prove(
         exact, extra, calls, noise = False, 0, CALLS, list[str]()
         if graph is None:
             both = plan.step_by_step(Both(function, other))
+            scatter, extra, calls, noise = both.scatter, both.extra, both.compared, both.noise
             if both.why:
                 return proof(both.why, both.difference)
-            scatter, extra, calls, noise = both.scatter, both.extra, both.compared, both.noise
         else:
             grown, found = changed_on_host(eager.end, graph.end), differences(eager, graph)
             exact = not grown and not found
@@ -201,9 +202,9 @@ def prove(
                 if compared is other and (changes or not all(map(is_rounding, found))):
                     return proof(OTHER, found[0].told)
                 both = plan.step_by_step(Both(function, compared, nudged=True))
+                calls = both.compared
                 if both.why:
                     return proof(both.why, both.difference)
-                calls = both.compared
                 scatter = f"rounding ({both.found:.1g}; a last bit of what it reads gives {both.widest:.1g})"
         if other.counts.get("replays", 0) - extra < CALLS // 2:
             reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
@@ -220,17 +221,29 @@ def _runs(plan: Plan, other: Graphed | Parted, settings: ExitStack) -> tuple[Ran
 
     Otherwise what differs would grow from call to call.
     """
-    own, scatter = plan.apart(FEW), ""
-    if own:
+    scatter = ""
+    if plan.apart(FEW):
         settings.enter_context(_deterministic())
-        own, scatter = plan.apart(FEW), "with deterministic algorithms"
-    if own:
-        settings.close()
-        return plan.run(plan.function, FEW), None, ""
+        scatter = "with deterministic algorithms"
+        if plan.apart(FEW):
+            settings.close()
+            return plan.run(plan.function, FEW), None, ""
     eager, graph = plan.run(plan.function, CALLS), plan.run(other, CALLS)
-    if differences(eager, graph) and plan.apart(CALLS):  # it repeats itself in a few calls, and not in all
-        return eager, None, ""
-    return eager, graph, scatter
+    if not differences(eager, graph) or not plan.apart(CALLS):
+        return eager, graph, scatter
+    _renew(other)  # it repeats itself in a few calls, and not in all: none of them is left out
+    plan.compared = 1.0
+    if not scatter:
+        settings.enter_context(_deterministic())
+        if not plan.apart(CALLS):
+            return plan.run(plan.function, CALLS), plan.run(other, CALLS), "with deterministic algorithms"
+    settings.close()
+    return eager, None, ""
+
+
+def _renew(one: Graphed | Parted) -> None:
+    """The same object as it was made: without graphs and counts."""
+    vars(one).update(vars(type(one)(one.function, **one.options)))
 
 
 def state_differs(one: After, other: After, start: Kept, moves: set[int]) -> bool:
@@ -267,6 +280,7 @@ class Plan:
         self.function, self._inputs, self._moved, self._start = function, inputs, moved, start
         self._changed: list[str] = []
         self.also: list[str] = []
+        self.compared = SOME  # of the calls that are made step by step
         self.left = dict.fromkeys(start.reached.left)
         self._written: set[int] = set()
         _, tensors = _flat(inputs[0])
@@ -318,7 +332,7 @@ class Plan:
         for number in range(CALLS):
             (arguments, named), _ = self._fresh(number)
             self._move(number)
-            if number < FEW or random.random() < SOME:
+            if number < FEW or random.random() < self.compared:
                 both.call(arguments, named)
             else:
                 both.only_graph(arguments, named)
@@ -420,7 +434,7 @@ class Plan:
         """Values of the host that a user may change between calls: name, holder, key, value, another value."""
         found, reached = {True: 0, False: 0}, self._start.reached
         looked_at = {(id(holder), key) for _, holder, key in reached.places}
-        settings_first = sorted(reached.bindings.items(), key=lambda one: "param_groups" not in one[0])
+        settings_first = sorted(reached.bindings.items(), key=lambda one: "param_groups[0]" not in one[0])
         for name, (holder, key) in settings_first:
             value = now(holder, key)
             # Every graph looks at what layers hold; other values there may break work of the GPU.
@@ -713,12 +727,8 @@ def between(random: np.random.Generator, number: int) -> None:
 def _nudging(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which first gets other last bits, at random, in all numbers that it reads."""
 
-    known: Reached | None = None
-
     def called(*arguments: Any, **named: Any) -> Any:
-        nonlocal known
-        known = reached(function, (arguments, named), known)
-        for one in known.ends.values():
+        for one in reached(function, (arguments, named)).ends.values():
             if isinstance(one, torch.Tensor) and one.is_floating_point():
                 bits = torch.randint(-1, 2, one.shape, device=one.device).to(one.dtype)
                 fill(one, one.detach() * (1 + torch.finfo(one.dtype).eps * bits))

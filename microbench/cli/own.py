@@ -107,7 +107,7 @@ def graph(
     if json:
         answer = {
             "function": made.what, "proved": made.proved, "report": msgspec.to_builtins(made.report),
-            "diff": made.change.diff if made.change is not None else None,
+            "diff": made.change.diff if made.change is not None and (change or not made.proved) else None,
             "changed_file": msgspec.to_builtins(again) if again is not None else None,
             "written": [str(one) for one in written],
         }  # fmt: skip

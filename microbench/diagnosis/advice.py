@@ -67,7 +67,7 @@ ALLOCATING: Mapping[bool, str] = {
     f"called. Take smaller batches, or set {SEGMENTS}",
     False: f"PyTorch gets more memory in these steps: record later ones. Where sizes change in each, set {SEGMENTS}",
 }
-CUPY_FREES = "CuPy gives memory back and gets it anew: leave free_all_blocks() out of the loop"
+CUPY_FREES = "CuPy gives memory back and gets it anew: leave free_all_blocks() out of the loop, if it is called there"
 READING: Mapping[bool, str] = {
     True: ".item(), float(), `if tensor:`, nonzero() and boolean masks wait for the GPU. Keep tensors, and read "
     "numbers once in many steps",

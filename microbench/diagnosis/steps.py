@@ -146,11 +146,18 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
 
 
 def _is_compiling(trace: Trace, steps: Steps) -> bool:
-    """Whether most of these steps lie in a compiler or an autotuner, which launches each kernel many times."""
+    """Whether most work of these steps is submitted in a compiler, or in an autotuner, which launches each kernel
+    many times."""
     compiles = np.array([*map(bool, map(compiler_of, trace.names)), False])[trace.ranges["name"]]
-    middles_ns, ranges = (steps.begins_ns[1:] + steps.begins_ns[:-1]) // 2, trace.ranges[compiles]
-    begun, ended = (np.searchsorted(np.sort(ranges[edge]), middles_ns, "right") for edge in ("begin_ns", "end_ns"))
-    return bool(np.mean(begun > ended) > REPEATED)
+    places = np.unique(trace.work["call"][trace.work["call"] != NONE])
+    calls = trace.calls[places[(places >= steps.calls[0]) & (places < steps.calls[-1])]]
+    within = 0
+    for thread in np.unique(calls["thread"]):
+        ranges = trace.ranges[compiles & (trace.ranges["thread"] == thread)]
+        at_ns = calls["begin_ns"][calls["thread"] == thread]
+        begun, ended = (np.searchsorted(np.sort(ranges[edge]), at_ns, "right") for edge in ("begin_ns", "end_ns"))
+        within += int(np.count_nonzero(begun > ended))
+    return bool(within > REPEATED * len(calls))
 
 
 def runs_python(trace: Trace) -> bool:

@@ -17,14 +17,11 @@ FEWEST = 4  # ends of turns that count as a repetition
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
 # It has to turn more often, and submit nearly all, in a function that an outer one calls whose turn is short: there it
-# goes over environments, tiles or requests of an iteration. An epoch takes longer; functions of tiny ones say so.
-SHORT_S, OF_EPOCHS, CALLED_OFTEN, NEARLY_ALL = (
-    0.5,
-    re.compile("epoch|train|fit|eval|valid|test", re.IGNORECASE),
-    40,
-    0.95,
-)
-OF_MODEL = "forward", "__call__"
+# goes over environments, tiles or requests of an iteration. Epochs take longer, but for tiny ones; their functions, and
+# those over tokens or denoisings, mostly say so.
+SHORT_S, CALLED_OFTEN, NEARLY_ALL = 0.5, 40, 0.95
+OF_STEPS = re.compile("(?:^|_)(?:epoch|train|fit|eval|valid|test|generat|decod|sampl|denois)")
+OF_MODEL, CALL = "forward", "__call__"
 MOST_AROUND = 8  # loops before one in its function that are looked at
 SOME = 16  # longer turns that are looked at
 MOST_A_VISIT = 3  # a loop that turns less often, each time the program comes to it, is no iteration
@@ -153,7 +150,7 @@ def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]
                 continue
             if not chosen or _is_iteration(chosen[0], loop, share, idle):
                 chosen.insert(0, loop)
-            elif function != _function(chosen[0].place):
+            elif _is_called(chosen[0], loop):
                 parts.add(function)
         # A program's own loop with fewer ends in a part of the recording is better than a library's.
         if found := [loop for loop in chosen if len(loop.ends_ns) >= FEWEST - own and loop.recorded >= FEWEST]:
@@ -183,15 +180,13 @@ def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray
     """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations.
 
     They are not if the GPU has no kernels in most of the time, and that outside of the inner loop: it only launches
-    some. Of a fast one, of which only some turns are noted, nobody knows. Nor are they if too little is the inner
-    loop's ``share`` of the calls, where no noted turn has the rest. A loop in a model's forward(), or in another
-    object that is called, is over parts.
+    some. Of a fast one, of which only some turns are noted, nobody knows. A loop in a model's forward() is over its
+    layers. One in a function that a short iteration calls is over parts of it, unless it turns often and has nearly all
+    of the calls: ``share`` tells that where no noted turn has the rest.
     """
-    function = _parts(inner.place)[2]
-    if function.rpartition(".")[2] in OF_MODEL and outer.recorded >= FEWEST:
+    name, called = _function(inner.place)[1].rpartition(".")[2], _is_called(outer, inner)
+    if (name == OF_MODEL and outer.recorded >= FEWEST) or (name == CALL and called):
         return False
-    called = _function(inner.place) != _function(outer.place) and not OF_EPOCHS.search(function)
-    called &= outer.turn_s <= SHORT_S and outer.recorded >= FEWEST
     middles_ns, lasts_ns = idle
     turn = np.searchsorted(inner.all_ns, middles_ns)
     around = np.isin(turn, np.searchsorted(inner.all_ns, outer.all_ns)) & (middles_ns > outer.all_ns[0])
@@ -200,8 +195,7 @@ def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray
         return False
     ends = np.searchsorted(inner.ends_ns, outer.all_ns)
     last = np.unique(ends[(ends > 0) & (ends < len(inner.ends_ns))]) - 1  # turns with an end of the outer loop
-    least, most = (CALLED_OFTEN, NEARLY_ALL) if called else (OFTEN, MOST_OF)
-    if (inner.cut or not len(last)) and share < most and outer.recorded >= FEWEST:
+    if called and (inner.cut or not len(last)) and share < NEARLY_ALL:
         return False
     others = np.delete(inner.submits, last)
     span_s = float(inner.ends_ns[-1] - inner.ends_ns[0]) * 1e-9
@@ -209,8 +203,17 @@ def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray
         return False
     if not called and len(last) and np.median(inner.submits[last]) == np.median(others):  # the outer does nothing else
         return True
+    least, most = (CALLED_OFTEN, NEARLY_ALL) if called else (OFTEN, MOST_OF)
     often = len(others) / max(len(last), 1) + 1
     return often >= least and bool(others.mean() >= most * inner.submits.mean())
+
+
+def _is_called(outer: Turns, inner: Turns) -> bool:
+    """Whether the inner loop is in a function that the outer one calls in each of its short turns. It is not, if that
+    function's name is one of steps."""
+    short = outer.turn_s <= SHORT_S and outer.recorded >= FEWEST
+    file, function = _function(inner.place)
+    return short and (file, function) != _function(outer.place) and not OF_STEPS.search(function.rpartition(".")[2])
 
 
 def calling(trace: Trace, asked: str) -> Turns | None:

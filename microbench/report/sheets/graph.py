@@ -64,7 +64,7 @@ def _lines(made: Made) -> list[AnswerLine]:
         lines.append(answer_line("gain", *gain, verdict="good" if sure else "warning"))
     lines += _compiled(made)
     state = f", and {report.state} values of state at the end" if report.state else ""
-    compared = f"{report.outputs} outputs and inputs of each call{state}"
+    compared = f"{report.outputs} outputs and inputs of each of these calls{state}"
     lines.append(answer_line("compared", compared, "with other work and allocations between the calls"))
     left = [*report.left, "other shapes", "several GPUs"]
     for name, varied in (("varied", report.varied[: 2 * SHOWN]), ("not varied", left)):
