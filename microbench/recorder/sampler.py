@@ -1,7 +1,8 @@
 """Notes every 2 to 4 ms which functions of Python each thread is in, on a thread of its own.
 
 It needs Python's lock (GIL) for a sample. The main thread is asked for it between two of its instructions. Another one
-that computes in Python gives it up after 5 ms, or never if it gives it up often for moments; such samples are late. A
+that computes in Python gives it up after 5 ms, at once before Python 3.13 if the main thread runs, or never if it gives
+it up often for moments; such samples are late. A
 thread that has given the lock up waits for the sample (about 30 us). In a test, a program that gives the lock up every
 4 us took 8 % longer with a sample each millisecond, so there is one each 2 ms at most, at random times, so that it
 does not beat with the program's step.
