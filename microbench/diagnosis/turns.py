@@ -20,7 +20,7 @@ OFTEN, MOST_OF = 5, 0.8
 # goes over environments, tiles or requests of an iteration. Epochs take longer, but for tiny ones; their functions, and
 # those over tokens or denoisings, mostly say so.
 SHORT_S, CALLED_OFTEN, NEARLY_ALL = 0.5, 40, 0.95
-OF_STEPS = re.compile("(?:^|_)(?:epoch|train|fit|eval|valid|test|generat|decod|sampl|denois)")
+OF_STEPS = re.compile("(?:^|_)(?:epoch|train|fit|eval|valid|test|generat|decod|sampl|denois)", re.IGNORECASE)
 OF_MODEL, CALL = "forward", "__call__"
 MOST_AROUND = 8  # loops before one in its function that are looked at
 SOME = 16  # longer turns that are looked at
@@ -211,9 +211,11 @@ def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray
 def _is_called(outer: Turns, inner: Turns) -> bool:
     """Whether the inner loop is in a function that the outer one calls in each of its short turns. It is not, if that
     function's name is one of steps."""
+    function = _function(inner.place)[1]
     short = outer.turn_s <= SHORT_S and outer.recorded >= FEWEST
-    file, function = _function(inner.place)
-    return short and (file, function) != _function(outer.place) and not OF_STEPS.search(function.rpartition(".")[2])
+    elsewhere = bool(function) and _function(inner.place) != _function(outer.place)
+    name = function.removesuffix(f".{CALL}").rpartition(".")[2]  # of its class, for objects that are called
+    return short and elsewhere and not OF_STEPS.search(name)
 
 
 def calling(trace: Trace, asked: str) -> Turns | None:
