@@ -521,7 +521,7 @@ def test_a_rare_change_by_hidden_state_is_no_rounding() -> None:
 
 
 def test_what_a_function_does_in_other_ways_now_and_then_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No two runs of few calls differ, and those of many do."""
+    """Two runs of 4 calls are equal. Two runs of 90 calls are not."""
     from microbench.capture import proof
 
     monkeypatch.setattr(proof, "CALLS", 90)
@@ -529,6 +529,25 @@ def test_what_a_function_does_in_other_ways_now_and_then_is_not_forgotten(monkey
     due = partial(next, itertools.cycle([1] * 40 + [2] + [1] * 90))
     report = examined(lambda a: a * due(), torch.ones(4))
     assert (report.proved, report.why) == (False, proof.NOT_REPEATABLE)
+
+
+def test_of_the_values_at_which_a_graph_looks_settings_of_the_optimizer_are_changed_first() -> None:
+    held = Space(**{f"value{number}": float(number + 1) for number in range(30)})
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step(a: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (a * weight).sum() * sum([getattr(held, f"value{number}") for number in range(30)])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    report = examined(step, torch.randn(4))
+    assert report.proved, graph_traps.said(report)
+    assert "optimizer.param_groups[0]['lr']" in report.varied
+    assert 0 < sum("held.value" in one for one in report.varied) < 16
+    assert sum("more values of the host" in one for one in report.left) == 1
 
 
 def test_what_a_library_leaves_out_under_capture_is_not_in_the_way() -> None:

@@ -2382,7 +2382,7 @@ def test_what_an_autotuner_launches_again_and_again_is_no_step() -> None:
 def test_a_loop_that_turns_within_another_is_the_step_only_if_it_makes_most_of_the_calls(
     cut: bool, inner: int, others: int, function: str, is_step: bool
 ) -> None:
-    """Of a fast loop some turns of the first visit are noted; of a slower one all, with a long break behind each."""
+    """The recorder notes only the first turns of a fast loop. It notes all turns of a slower one."""
     made, places = Recorder(), ("train.py:5 main", f"train.py:9 {function}")
     loops = tuple(Loop(place, True, False) for place in places)
     for visit in range(8):

@@ -175,6 +175,22 @@ def test_calls_that_stay_split_the_function_and_the_parts_are_proved(
     assert make_graph(f"{tmp_path / 'train.py'}::step").change is None, "no line of the function is known to stay"
 
 
+@pytest.mark.parametrize("also", [[], ["config.scale"]])
+def test_a_changed_file_is_tried_with_other_values_only_if_it_names_some(
+    also: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(FILE)
+    asked: list[Asked] = []
+
+    def answer(one: Asked, *_: object) -> Report:
+        asked.append(one)
+        return Report(proved=True, also=also)
+
+    monkeypatch.setattr(graphs, "_report", answer)
+    assert make_graph(f"{tmp_path / 'train.py'}::step").proved
+    assert [one.host for one in asked] == [True, bool(also)]
+
+
 @pytest.mark.parametrize(("body", "parts"), [
     ("    y = f(x)\n    g(y)\n    return y\n", 1),
     ("    y = f(x); g(y)\n    return y\n", 1),

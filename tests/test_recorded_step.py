@@ -113,7 +113,7 @@ def test_a_few_odd_steps_hide_no_pace_and_make_none() -> None:
 
 
 def test_a_clock_whose_ticks_are_late_and_then_early_is_a_pace() -> None:
-    """Each tick is late by a random time, of which the pauses show half."""
+    """Each tick comes late by a random time. Half of that lies in pauses."""
     random, count = np.random.default_rng(1), 200
     own_s, late_s = 2e-3 + random.normal(0, 2e-4, count), random.normal(0, 1.6e-4, count + 1)
     for ticks, paced in ((np.diff(late_s), True), (random.permutation(np.diff(late_s)), False)):

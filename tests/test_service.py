@@ -582,7 +582,7 @@ os.waitpid(child, 0)
 
 
 def answers(service: Service, folder: Path, count: int) -> list[Mapping[str, Any]]:
-    """The answers of a service to this many requests."""
+    """What a service answers when it is asked so many times."""
     service.begin(folder)
     try:
         return [service.asked(0.1) for _ in range(count)]

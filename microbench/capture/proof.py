@@ -325,8 +325,11 @@ class Plan:
         return differences(self.run(self.function, calls), self.run(_aside(self.function), calls))
 
     def step_by_step(self, both: Both) -> Both:
-        """Calls by the graph, some of them by both from the same state, as that takes several times as long: the first
-        few and others at random. Returns what it got, with ``why`` if they differ."""
+        """Make all calls by the graph, and compare some of them: the first few, and others at random.
+
+        A compared call is made by the function and by the graph from the same state, which takes several times as long.
+        Returns what it got, with ``why`` if they differ.
+        """
         self._start.restore()
         random = np.random.default_rng(1)
         for number in range(CALLS):
@@ -446,11 +449,12 @@ class Plan:
             noticed = (id(holder), key) in looked_at  # by every graph: a few are tried
             if other is None:
                 continue
-            if found[noticed] == (MOST_NOTICED if noticed else MOST_CHANGES):
-                if not noticed:
-                    self.left[f"values of the host, such as {name}"] = None
-                continue
             found[noticed] += 1
+            most = MOST_NOTICED if noticed else MOST_CHANGES
+            if found[noticed] > most:
+                if found[noticed] == most + 1:
+                    self.left[f"more values of the host, such as {name}"] = None
+                continue
             yield name, holder, key, value, other
 
 
@@ -552,7 +556,8 @@ class Both:
         self._calls += 1
 
     def _replay_again(self, here: Kept, arguments: Any, named: Any, graph: Ran, apart: set[str]) -> None:
-        """Replay once more from the same state, and note which values that are ``apart`` in two calls change, too."""
+        """Replay once more from the same state. Note which values differ between the two replays, of those that are
+        ``apart`` between two calls of the function."""
         before = Counter(getattr(self._graph, "counts", {}))
         here.restore()
         result = self._graph(*arguments, **named)

@@ -12,6 +12,7 @@ from microbench.core.units import as_time, plain, times
 from microbench.diagnosis.diagnosis import Bound, Diagnosis
 from microbench.diagnosis.recorded import COPY_IN, Blocker, layer_of
 from microbench.diagnosis.steps import runs_python, to_host
+from microbench.diagnosis.turns import function_of, parts_of
 from microbench.traces.trace import NONE, Trace
 
 Program = Literal["generate", "graphs", "training", "torch", "jax", "numba", "cupy", "other"]
@@ -125,9 +126,14 @@ def target(diagnosis: Diagnosis) -> str:
         return ""
     file, _, rest = place.partition(":")
     name = rest if rest.isidentifier() else "STEP"  # of --step FILE:FUNCTION; a loop has a line
-    within, begins = _function(place), _line(place)
-    inside = {by for lines in trace.callers.values() for by in lines if _function(by) == within and _line(by) >= begins}
-    called = {_function(one) for one, by in trace.callers.items() if by & inside} - {within}
+    within, begins = function_of(place), parts_of(place)[1]
+    inside = {
+        by
+        for lines in trace.callers.values()
+        for by in lines
+        if function_of(by) == within and parts_of(by)[1] >= begins
+    }
+    called = {function_of(one) for one, by in trace.callers.items() if by & inside} - {within}
     if name == "STEP" and len(called) == 1 and (only := called.pop())[1].isidentifier() and only[1] not in METHODS:
         file, name = only
     return f"{file if file.endswith('.py') else 'FILE.py'}::{name}"
@@ -138,23 +144,12 @@ def of_target(diagnosis: Diagnosis, place: str) -> bool:
     waiting, seen, of = [place], set[str](), target(diagnosis)
     while waiting:
         line = waiting.pop()
-        if "::".join(_function(line)) == of:
+        if "::".join(function_of(line)) == of:
             return True
         if line not in seen:
             seen.add(line)
             waiting += diagnosis.trace.callers.get(line, ())
     return False
-
-
-def _function(line: str) -> tuple[str, str]:
-    """The file and the function of "train.py:88 step"."""
-    return line.rpartition(":")[0], line.rpartition(" ")[2]
-
-
-def _line(line: str) -> int:
-    """The number in "train.py:88 step", 0 without one."""
-    number = line.rpartition(":")[2].partition(" ")[0]
-    return int(number) if number.isdecimal() else 0
 
 
 def first(diagnosis: Diagnosis, blockers: tuple[Blocker, ...]) -> str:

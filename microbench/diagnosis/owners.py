@@ -236,8 +236,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
 
 
 def own_line(owner: str, names: Sequence[str]) -> str:
-    """The line of the program that calls this owner, because it can be changed. "" without one, and for frameworks but
-    JAX and CuPy."""
+    """The line of the user's program that calls this owner. "" if there is none, and for frameworks other than JAX and
+    CuPy."""
     known = owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in "))
     if known and owner not in COMPILES | {"cupy", *JAX}:
         return ""

@@ -145,7 +145,7 @@ def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]
         chosen: list[Turns] = []
         parts = set[tuple[str, str]]()  # functions whose outermost loop goes over parts of an iteration
         for loop in (one for one in loops if one.own == own and len(one.submits)):
-            share, function = _share(names, submits_ns, loop), _function(loop.place)
+            share, function = _share(names, submits_ns, loop), function_of(loop.place)
             if share < COVERED or function in parts:
                 continue
             if not chosen or _is_iteration(chosen[0], loop, share, idle):
@@ -159,8 +159,11 @@ def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]
 
 
 def _share(names: IntArray, submits_ns: IntArray, loop: Turns) -> float:
-    """The share of the submitting calls that a loop makes. Of a loop of which only some turns are noted it is that of
-    calls as these turns make them, which repeat after as many calls as a turn has."""
+    """The share of all submitting calls that a loop makes.
+
+    Of a fast loop only some turns are noted. Then calls count that these turns make, too, and that come again one turn
+    later.
+    """
     turn = int(np.median(loop.submits))
     if loop.cut and 0 < turn < len(names):
         noted = names[slice(*np.searchsorted(submits_ns, loop.ends_ns[[0, -1]]))]
@@ -184,7 +187,7 @@ def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray
     layers. One in a function that a short iteration calls is over parts of it, unless it turns often and has nearly all
     of the calls: ``share`` tells that where no noted turn has the rest.
     """
-    name, called = _function(inner.place)[1].rpartition(".")[2], _is_called(outer, inner)
+    name, called = function_of(inner.place)[1].rpartition(".")[2], _is_called(outer, inner)
     if (name == OF_MODEL and outer.recorded >= FEWEST) or (name == CALL and called):
         return False
     middles_ns, lasts_ns = idle
@@ -211,9 +214,9 @@ def _is_iteration(outer: Turns, inner: Turns, share: float, idle: tuple[IntArray
 def _is_called(outer: Turns, inner: Turns) -> bool:
     """Whether the inner loop is in a function that the outer one calls in each of its short turns. It is not, if that
     function's name is one of steps."""
-    function = _function(inner.place)[1]
+    function = function_of(inner.place)[1]
     short = outer.turn_s <= SHORT_S and outer.recorded >= FEWEST
-    elsewhere = bool(function) and _function(inner.place) != _function(outer.place)
+    elsewhere = bool(function) and function_of(inner.place) != function_of(outer.place)
     name = function.removesuffix(f".{CALL}").rpartition(".")[2]  # of its class, for objects that are called
     return short and elsewhere and not OF_STEPS.search(name)
 
@@ -230,7 +233,7 @@ def calling(trace: Trace, asked: str) -> Turns | None:
     found = {loop.place: loop for loop in loops_of(trace, beneath=True)}
 
     def is_asked(place: str) -> bool:
-        its_file, line, name = _parts(place)
+        its_file, line, name = parts_of(place)
         return is_file(its_file, file) and (str(line) if where.isdigit() else name) == function
 
     if where.isdigit() and (at_line := next(filter(is_asked, found), None)) is not None:
@@ -241,9 +244,9 @@ def calling(trace: Trace, asked: str) -> Turns | None:
         within = within | more
     lines = trace.ranges[np.isin([*trace.names, ""], [*within])[trace.ranges["name"]]]
     times_ns, seen = (lines["begin_ns"] + lines["end_ns"]) // 2, set[str]()
-    loops = [(*_parts(loop.place), number) for number, loop in enumerate(trace.loops)]
+    loops = [(*parts_of(loop.place), number) for number, loop in enumerate(trace.loops)]
     while places:
-        for its_file, line, name in sorted(map(_parts, places)):
+        for its_file, line, name in sorted(map(parts_of, places)):
             around = (one for one in loops if one[::2] == (its_file, name) and one[1] <= line)
             for *_, number in sorted(around, reverse=True):
                 if _turns_during(trace, number, times_ns):
@@ -253,16 +256,15 @@ def calling(trace: Trace, asked: str) -> Turns | None:
     return None
 
 
-def _parts(place: str) -> tuple[str, int, str]:
+def parts_of(place: str) -> tuple[str, int, str]:
     """File, line and function of a place like "train.py:30 main"."""
     match = PLACE.fullmatch(place)
     return (match["file"], int(match["line"]), match["function"]) if match else (place, 0, "")
 
 
-def _function(place: str) -> tuple[str, str]:
-    """File and function of a place."""
-    file, _, function = _parts(place)
-    return file, function
+def function_of(place: str) -> tuple[str, str]:
+    """File and function of a place like "train.py:30 main"."""
+    return parts_of(place)[::2]
 
 
 def is_file(path: str, asked: str) -> bool:
