@@ -340,6 +340,19 @@ def test_noise_that_a_function_leaves_is_compared_with_its_own(apart: float, say
         assert both.why == ""
     assert both.over_scatter()[0] == says
     assert (both.noise, both.widest) == (["state['weight7']"], 0.0)
+    turns = iter([0, 0, 1, *[0, 1, 0, 0], 1])  # the function, again, its graph; four calls that show noise; the graph
+    both = Both(lambda a: noisy(a), lambda a: noisy(a))
+
+    def noisy(a: Any) -> Any:
+        state["weight7"].fill_(1.0 + next(turns))
+        return a
+
+    both.call((torch.ones(4),), {})
+    assert (both.why, both.noise) == ("", ["state['weight7']"]), "two calls may be alike by chance"
+    turns = iter([0, 0.0008, 0.0015, *[0] * 4, 0.0015])
+    both = Both(noisy, noisy)
+    both.call((torch.ones(4),), {})
+    assert (both.why, both.noise) == ("", []), "one is rounding and the other is not, but they are near"
     outer = Both(lambda a: a * step(a)[0] * (1 + next(turn) % 2), step)
     outer.call((torch.ones(4),), {})
     assert outer.noise == [], "what it returns is no noise"
@@ -887,6 +900,10 @@ LATER: dict[str, Any] = {
     "one of many in its dictionary": read_from(many(), sum_of_many, lambda held: vars(held).update(d=3.0)),
     "one of many, behind another": read_from(many(), sum_of_many,
                                              lambda held: (held.write(other=1), held.write(d=3.0))),
+    "grad mode": read_from(None, lambda a, held: a * (2 if torch.is_grad_enabled() else 3),
+                           lambda held: torch.set_grad_enabled(False)),
+    "autocast": read_from(None, lambda a, held: a * (2 if torch.is_autocast_enabled() else 3),
+                          lambda held: torch.set_autocast_enabled("cuda", True)),
     "the default type": read_from(None, lambda a, held: a.sum() * torch.ones(2),
                                   lambda held: torch.set_default_dtype(torch.float64)),
 }  # fmt: skip
@@ -897,17 +914,23 @@ def test_what_the_caller_binds_later_is_noticed(what: str) -> None:
     from microbench import graphed
 
     function, change = LATER[what]
-    step, a = graphed(function), torch.linspace(-1.0, 2.0, 4)
-    before = [step(a) for _ in range(6)][-1]
+    steps, a = [graphed(function), graphed(function)], torch.linspace(-1.0, 2.0, 4)
+    before = [step(a) for _ in range(6) for step in steps][-1]
+    assert steps[0]._last._looks() is True
+    steps[1]._last._looks = lambda: None  # as where looking.c cannot be had
     try:
         change()
+        assert steps[0]._last._looks() is False or not steps[0]._last.fits(*steps[0]._last._kind)
         wanted = function(a)
-        for _ in range(6):
-            assert torch.equal(step(a), wanted)
-        assert wanted.dtype != before.dtype or not torch.equal(before, wanted)
-        assert step.counts["captures"] == 2
+        for step in steps:
+            for _ in range(6):
+                assert torch.equal(step(a), wanted)
+            assert wanted.dtype != before.dtype or not torch.equal(before, wanted)
+            assert step.counts["captures"] == 2
     finally:
         torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+        torch.set_autocast_enabled("cuda", False)
 
 
 def test_a_dictionary_that_changes_elsewhere_is_looked_at_entry_by_entry() -> None:

@@ -49,7 +49,7 @@ CLAIMS = {
     "test_folders_of_watch_are_readable_by_the_user_alone",
     "runs that `history prune` lists and you confirm": "test_nothing_is_deleted_without_a_limit_and_a_confirmation",
     "recordings of `microbench watch`": "test_without_a_place_in_the_folder_it_records_elsewhere",
-    "the libraries `recorder-*.so` and `scanner-*.so`": "test_commands_write_only_where_they_say",
+    "the libraries `recorder-*.so`, `scanner-*.so` and `looking-*.so`": "test_commands_write_only_where_they_say",
     "compiled host loops (Numba)": "test_without_a_folder_for_its_cache_a_loop_is_compiled_all_the_same",
     "baselines of `microbench.counts()` in pytest": "test_counts_are_held_against_a_baseline",
     "traces of `trace_handler`": "test_each_trace_of_a_profiler_is_kept_and_diagnosed",

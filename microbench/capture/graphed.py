@@ -10,6 +10,7 @@ import collections
 import contextlib
 import contextvars
 import copy
+import ctypes
 import dis
 import enum
 import functools
@@ -28,16 +29,12 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
 from torch.utils._python_dispatch import TorchDispatchMode
-
-try:  # tells that a dictionary has changed
-    from torch._C._dynamo.guards import dict_version
-except ImportError:
-    dict_version = None
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
@@ -52,8 +49,6 @@ NOTHING = tuple, ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
 MOST_BYTES = 1 << 28  # of the host's arrays that are compared around a capture
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
-# A dictionary with so many places is known by its version. From Python 3.13 on it misses attributes that are set.
-MANY = 3 if dict_version is not None and sys.version_info < (3, 13) else sys.maxsize
 # So many places are looked at in turn, every so many calls, of those whose changes are counted.
 EACH, EVERY = 8, 16
 Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
@@ -344,6 +339,8 @@ class Graph:
     ) -> None:
         self._copies = copies
         self._learning, self._grads = list[Any](), list[Any]()  # leaves whose gradients it makes anew, and these
+        self._looks: Callable[[], Any] = nothing  # compiled: whether all is the same, these gradients, too
+        self._same = False
         self.behind: list[tuple[Any, Any, Any]] = []  # what a call leaves in attributes
         fixed = [one if stays or not one.is_cuda else None for one, stays in zip(tensors, same, strict=True)]
         inputs = [
@@ -379,7 +376,10 @@ class Graph:
         """
         self._kind, self._turn, self._bound = (kind[0], kind[2]), 0, BOUND[0] + HOOKS.next_id
         # Looked at in each call.
-        self._each = [(get, CALLED, value, "a mode") for get, value in zip(MODES, kind[1], strict=True)]
+        self._each = [
+            (is_autocast_enabled if get is _autocast and not value else get, CALLED, value, "a mode")
+            for get, value in zip(MODES, kind[1], strict=True)
+        ]
         self._each += [
             one if type(one[0]) in (dict, list) else (partial(now, *one[:2]), CALLED, *one[2:])
             for one in reads.kept
@@ -395,8 +395,8 @@ class Graph:
             value = now(holder, key)
             if isinstance(key, Part) or type(holder) in (dict, list):
                 (self._counted if isinstance(key, Part) else self._each).append((holder, key, value, name))
-            elif key is CALLED and type(value) is int and value > 256:  # a length that is another object each time
-                self._each.append((partial(_same, holder, value), CALLED, True, name))
+            elif key is CALLED and holder() is not value:  # another object each time, such as a long length
+                self._each.append((partial(_same, partial(_held, holder), held(value)), CALLED, True, name))
             else:
                 get = now if isinstance(holder, dict | list) else getattr
                 self._each.append((holder if key is CALLED else partial(get, holder, key), CALLED, value, name))
@@ -421,26 +421,21 @@ class Graph:
         self._part()
 
     def _part(self) -> None:
-        """The places that each call looks at, by how that is fastest: calls, dictionaries with many, and entries."""
+        """The places that each call looks at, by how: entries, attributes and calls."""
         self._calls = [(get, value) for get, key, value, _ in self._each if key is CALLED]
-        together: dict[int, list[tuple[Any, Any, Any]]] = {}
-        for holder, key, value, _ in self._each:
-            if key is not CALLED:
-                together.setdefault(id(holder), []).append((holder, key, value))
-        many = [place for place, each in together.items() if type(each[0][0]) is dict and len(each) >= MANY]
-        self._many = [together.pop(place) for place in many]
-        self._entries = [one for each in together.values() for one in each]
-        self._dicts = [each[0][0] for each in self._many]
-        self._versions = [*map(dict_version, self._dicts)]
+        self._entries = [(holder, key, value) for holder, key, value, _ in self._each if key is not CALLED]
+        if (looking := _looking()) is not None:
+            groups: list[list[Any]] = [[], [], [(one, "grad", grad) for one, grad in self._made], []]
+            for holder, key, value in self._entries:
+                groups[type(holder) is list].append((holder, key, value))
+            for get, value in self._calls:
+                read = isinstance(get, partial) and get.func is getattr and len(get.args) == 2
+                groups[2 if read else 3].append((*get.args, value) if read else (get, None, value))
+            kept = [*itertools.chain(*itertools.chain(*groups))]
+            self._looks = looking((array.array("q", [*map(len, groups), *map(id, kept)]).tobytes(), kept))
 
     def _unchanged(self) -> bool:
         """Whether what each call looks at is the very same objects."""
-        versions = [*map(dict_version, self._dicts)]
-        if versions != self._versions:  # elsewhere, it seems: those dictionaries are looked at one by one
-            for number, (one, other) in reversed([*enumerate(zip(versions, self._versions, strict=True))]):
-                if one != other:
-                    del self._dicts[number], self._versions[number]
-                    self._entries += self._many.pop(number)
         for holder, key, value in self._entries:
             if holder[key] is not value:
                 return False
@@ -454,8 +449,9 @@ class Graph:
 
         Raises RuntimeError if something has changed that was not counted, which earlier replays did not see.
         """
+        self._same = self._looks()
         try:
-            if not self._unchanged():
+            if not self._same and not self._unchanged():
                 if _other(self._each, 0, len(self._each)):
                     return False
                 self._part()
@@ -500,12 +496,25 @@ class Graph:
             given = tensors[place]
             static.copy_(given.detach() if given.requires_grad else given)
         self._graph.replay()
-        if self._learning and any(map(operator.is_not, map(GRADIENT, self._learning), self._grads)):
+        if self._learning and not self._same and any(map(operator.is_not, map(GRADIENT, self._learning), self._grads)):
             for one, grad in self._made:
                 one.grad = grad
         for holder, key, one in self.behind:
             bind(holder, key, mapped(one) if self._copies else one)
         return mapped(self._result) if self._copies else self._result
+
+
+@functools.cache
+def _looking() -> Any:
+    """What makes a compiled function that looks at places; None without microbench, or a library for this machine."""
+    try:
+        from microbench.recorder.library import library
+
+        made = ctypes.PyDLL(str(library(Path(__file__).with_name("looking.c")))).looking
+    except (ImportError, OSError):
+        return None
+    made.restype, made.argtypes = ctypes.py_object, [ctypes.py_object]
+    return made
 
 
 def _own_copy(one: torch.Tensor) -> torch.Tensor:
@@ -1363,6 +1372,10 @@ def held(value: Any) -> Any:
     if isinstance(value, types.MethodType):
         return Same(value.__func__), Same(value.__self__)
     return (type(value), value) if isinstance(value, SETTINGS) else Same(value)
+
+
+def _held(get: Callable[[], Any]) -> Any:
+    return held(get())
 
 
 def _other(places: list[Place], first: int, last: int) -> str:

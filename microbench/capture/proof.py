@@ -56,6 +56,7 @@ OVER_SCATTER = 3.0
 LITTLE = 0.1  # of what is compared, which may be noise: the bias of the keys is one of 16 tensors of a layer
 RANDOM, USER = "random numbers of ", "your code"
 FROZEN_NOISE = "two calls of the function differ there, and two replays do not: what varies is frozen in the graph"
+MORE = 4  # calls of the function that show whether what a graph leaves is noise of the function
 SURE = 8  # such calls, which come by chance once in 256
 FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
 OTHER = "the graph computes something else"
@@ -523,13 +524,11 @@ class Both:
     def call(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What the graph returns. ``why`` says from then on whether it is wrong."""
         here, turns, result = Kept(self._function, (arguments, named)), [], None
-        for one in (self._function, self._again, self._graph):
-            here.restore()
-            result = None  # a gradient would keep nodes that belong to this stream, which breaks a capture
-            result = one(*arguments, **named)
-            values = {self._calls: list(_values(result, "output"))}
-            turns.append(Ran(values, after(self._function, (arguments, named), here.reached)))
         self._calls, self.compared = self._calls + 1, self.compared + 1
+        for one in (self._function, self._again, self._graph):
+            result = None  # a gradient would keep nodes that belong to this stream, which breaks a capture
+            ran, result = self._turn(one, here, arguments, named)
+            turns.append(ran)
         eager, again, graph = turns
         compared = (*eager.end.values.values(), *(one for each in eager.kept.values() for _, one in each))
         self._tensors = sum(isinstance(one, torch.Tensor) for one in compared)
@@ -541,14 +540,35 @@ class Both:
             return result
         if (noise := self.noise) and not self._moves.issuperset(noise):
             self._replay_again(here, arguments, named, graph, {one.name for one in own})
-        for deviation in differences(eager, graph):
+        apart = differences(eager, graph)
+        for deviation in apart:
             _keep(self._found, deviation)
-            if not is_rounding(deviation) and deviation.name not in noise:
-                scatter = self._scatter.get(deviation.name)
-                repeats = scatter is None or is_rounding(scatter) or self._over == OVER_NUDGED
-                self.why = OTHER if repeats else NOT_REPEATABLE
-                self.difference = deviation.told
+        unlike = [*filter(self._is_unlike, apart)]
+        if unlike and self._over == OVER_SCATTER:
+            for _ in range(MORE):  # two calls may be alike by chance
+                for deviation in differences(eager, self._turn(self._again, here, arguments, named)[0]):
+                    _keep(self._scatter, deviation)
+            unlike = [*filter(self._is_unlike, unlike)]
+            _, result = self._turn(self._graph, here, arguments, named)  # goes on from what the graph leaves
+            self.extra += 1
+        if unlike:
+            scatter = self._scatter.get(unlike[-1].name)
+            repeats = scatter is None or is_rounding(scatter) or self._over == OVER_NUDGED
+            self.why, self.difference = OTHER if repeats else NOT_REPEATABLE, unlike[-1].told
         return result
+
+    def _is_unlike(self, one: Deviation) -> bool:
+        """Whether a deviation of the graph is more than rounding, noise, or what two calls of the function show."""
+        own = self._scatter.get(one.name) if self._over == OVER_SCATTER else None
+        near = own is not None and one.relative <= self._over * own.relative < math.inf
+        return not (is_rounding(one) or near or one.name in self.noise)
+
+    def _turn(self, one: Callable[..., Any], here: Kept, arguments: Any, named: Any) -> tuple[Ran, Any]:
+        """A call from that state: what it returned and left, and the result itself."""
+        here.restore()
+        result = one(*arguments, **named)
+        kept = {self._calls - 1: list(_values(result, "output"))}
+        return Ran(kept, after(self._function, (arguments, named), here.reached)), result
 
     def only_graph(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """A call of the graph that is not compared."""
@@ -559,14 +579,10 @@ class Both:
         """Replay once more from the same state. Note which values differ between the two replays, of those that are
         ``apart`` between two calls of the function."""
         before = Counter(getattr(self._graph, "counts", {}))
-        here.restore()
-        result = self._graph(*arguments, **named)
+        second, _ = self._turn(self._graph, here, arguments, named)
         self.extra += 1
         if (Counter(getattr(self._graph, "counts", {})) - before).keys() - {"replays"}:
             return  # it was captured, or ran without a graph
-        second = Ran(
-            {self._calls - 1: list(_values(result, "output"))}, after(self._function, (arguments, named), here.reached)
-        )
         moved = {one.name for one in differences(graph, second)}
         self._moves |= moved
         self._still.update((apart & {*self.noise}) - moved)

@@ -419,6 +419,9 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     paced_s = None if works else _paced(np.diff(pausing_s), np.diff(table["begin_ns"][begins]) * 1e-9)
     awaited_s = sum((owned_s for owner, owned_s in owned.items() if awaits(owner)), np.zeros(len(before_s)))
     profiler_s = _profiled_ns(trace, table["begin_ns"] - before, table["begin_ns"])[behind].mean(axis=0) * 1e-9
+    if len(rows) == 1 and len(begins) > 2:
+        every = _owned(trace, of, np.arange(begins[0] + 1, begins[-1] + 1)[None, :], before)
+        owned = _as_in_all(owned, {owner: one.sum() / (len(begins) - 1) for owner, one in every.items()}, before_s)
     paused = (before_s - profiler_s > pause_time(trace)) | ((before_s > SHORT_PAUSE_S) & (awaited_s > before_s / 2))
     calls = []
     for place, column in enumerate(rows.T.tolist()):
@@ -511,6 +514,19 @@ def _owned(
             own = numbers == number
             ns = np.bincount(columns[parts.interval[own]], parts.ns[own], rows.shape[1])
             found[owner] = found.get(owner, 0.0) + ns * 1e-9 / len(rows)
+    return found
+
+
+def _as_in_all(
+    owned: Mapping[str, npt.NDArray[np.float64]], wanted_s: Mapping[str, float], before_s: npt.NDArray[np.float64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """The owners of the time before each call of one step, with as much of it as they have in the mean of all steps:
+    a step has few samples. What an owner has more than here is spread over what the others leave."""
+    found = {owner: one * min(wanted_s.get(owner, 0.0) / (one.sum() or 1.0), 1.0) for owner, one in owned.items()}
+    left_s = np.maximum(before_s - sum(found.values()), 0.0)
+    for owner, mean_s in wanted_s.items():
+        own = found.get(owner, np.zeros(len(before_s)))
+        found[owner] = own + left_s * max(mean_s - own.sum(), 0.0) / (left_s.sum() or 1.0)
     return found
 
 

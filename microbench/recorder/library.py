@@ -1,4 +1,4 @@
-"""Gets the C library that records programs, or reads traces: from the package, else compiled for this user.
+"""Gets a C library, which records programs or serves Python: from the package, else compiled for this user.
 
 Programs of Python load the recorder themselves. CUDA's driver loads the library that CUDA_INJECTION64_PATH names into
 each other process that starts CUDA.
