@@ -374,6 +374,22 @@ def test_noise_is_not_taken_for_a_value_that_a_graph_has_frozen() -> None:
     assert "held.scale" in report.varied
 
 
+def test_runs_that_are_alike_by_chance_are_made_again() -> None:
+    from microbench.capture.proof import CHANGE_CALLS, Base, Ran
+    from microbench.capture.state import After
+
+    def ran(of_weight: float) -> Ran:
+        return Ran({CHANGE_CALLS - 1: []}, After({"weight": torch.tensor([1.0, 1.0 + of_weight])}, {}))
+
+    later = iter([0.0, 0.0, 0.0, 0.02, 0.0, 0.0])  # the first run, and five like it
+    plan = Space(run=lambda *_: ran(next(later)))
+    base = Base(plan, lambda: None, False, ())
+    assert base.feels(ran(0.5))
+    assert base.unlike_in(ran(0.5), ran(0.51)) == [], "0.02 is seen before it is told from noise"
+    assert base.unlike_in(ran(0.5), ran(0.8))[0].name == "weight"
+    assert Base(Space(run=lambda *_: ran(0.0)), lambda: None, True, ()).unlike_in(ran(0.5), ran(0.51))
+
+
 def test_random_numbers_of_the_host_are_no_noise() -> None:
     """Two calls differ in one tensor. Two replays do not, so the graph has frozen it."""
     from microbench.capture.making import Report, examine

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import make_trace
 import msgspec
@@ -20,6 +21,7 @@ from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Recorded, recorded
 from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.turns import in_pauses
+from microbench.diagnosis.unwatched import between_windows
 from microbench.diagnosis.window import one_window
 from microbench.model.workload import KERNEL_MEMSET, Copies, HostWork, Kernels, Part, Wait
 from microbench.traces.trace import NONE, RANGE_KINDS, STACKS, Memory, Pause
@@ -617,6 +619,30 @@ def test_what_the_program_does_between_two_epochs_is_no_step() -> None:
     times_ns = np.concatenate(in_pauses(made.trace(pauses=(pause,)), [pause], "train.py:5", 1))
     assert len(times_ns) > 10
     assert set(times_ns) == {5_000_000}
+
+
+@pytest.mark.parametrize(
+    ("recorded_ms", "works_ms", "known_ms"),
+    [(8, 1, 5), (4, 1, 4), (2, 1, 5), (8, 6, None)],
+    ids=["what is near counts", "no longer than recorded", "the host was slower", "the host ran ahead of the GPU"],
+)
+def test_a_step_in_pauses(recorded_ms: int, works_ms: float, known_ms: float | None) -> None:
+    made = Recorder()
+    pauses, windows_ns = list[Pause](), list[tuple[int, int]]()
+    for turn_ms in (20, 4, 6):  # the window lies between the last two
+        began_ns = made.now_ns + 1
+        for _ in range(20):
+            made.runs(turn_ms * 1_000_000)
+            made.turn()
+        pauses.append(Pause(began_ns, made.now_ns + 1, quiet=True))
+        windows_ns.append((made.now_ns + 2, made.now_ns + 100_000_000))
+        made.runs(100_000_000)
+    whole = made.trace(pauses=tuple(pauses))
+    steps = SimpleNamespace(
+        found="loop", name="train.py:5", every=1, begins_ns=windows_ns[1], step_s=recorded_ms * 1e-3
+    )
+    known = between_windows(whole, whole, steps, works_ms * 1e-3)
+    assert known_ms == (known and pytest.approx(known.step_s * 1e3))
 
 
 def test_a_window_whose_work_was_submitted_before_it_is_no_example() -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from c_library import TWIN, compiled
+from test_diagnose import costs, line_of
 from test_traces_nsys import sound
 from watched import CELLS_OF_A_STEP, CUPTI, NotPython, Place, alone, cells_of, not_recorded, only
 
+from microbench.diagnosis.diagnosis import diagnose
 from microbench.recorder import cells, library, recorder
 from microbench.recorder.library import SOURCE
 from microbench.recorder.program import How
@@ -514,6 +516,21 @@ def test_between_windows_waits_alone_are_recorded(other: NotPython, tmp_path: Pa
     assert len(trace.other_waits_ns) > 10
     assert (trace.work["call"] != NONE).mean() > 0.99
     assert len(trace.work) < 0.95 * 20 * 1500
+
+
+@pytest.mark.parametrize("how", [How(whole=True), How()], ids=["whole", "in windows"])
+def test_a_program_that_computes_is_told_from_one_that_waits(other: NotPython, tmp_path: Path, how: How) -> None:
+    ran_ns, verdicts = list[int](), list[str]()
+    for what in ("computes", "sleeps"):
+        (tmp_path / what).mkdir()
+        trace = alone(other.recorded(tmp_path / what, "init", what, 60, how=how))
+        assert trace.processor is not None
+        assert trace.processor.all_ns > trace.processor.ran_ns > 0
+        ran_ns.append(trace.processor.ran_ns)
+        verdicts.append(line_of(diagnose(trace, costs(), None), "whose"))
+    assert ran_ns[0] > 30 * 5_000_000 > ran_ns[1]
+    assert "`perf record -g` names its functions" in verdicts[0]
+    assert "perf record" not in verdicts[1]
 
 
 def test_no_window_begins_after_the_time_of_a_recording(other: NotPython, tmp_path: Path) -> None:

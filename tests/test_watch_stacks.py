@@ -25,7 +25,7 @@ from microbench.diagnosis.owners import LOCK, REQUESTS
 from microbench.diagnosis.words import findings
 from microbench.recorder import cells
 from microbench.recorder.program import How
-from microbench.recorder.sampler import _waits_in
+from microbench.recorder.sampler import NEAR_BYTES, _waits_in
 from microbench.traces.recording import EXACT
 from microbench.traces.trace import RANGE_KINDS, Trace
 
@@ -486,7 +486,7 @@ class Slow:
 ])  # fmt: skip
 def test_a_wait_is_named_by_the_instructions_alone(text: str, named: str) -> None:
     many = ", ".join(f"slow.name{number}" for number in range(300))  # so that the numbers of others need two bytes
-    for before in ("", f"if not slow: {many}\n    "):
+    for before in ("", f"if not slow: {many}\n    ", "x = 1\n    " * NEAR_BYTES):
         slow, defined = Slow(), dict[str, Any]()
         exec(f"def run(slow):\n    {before}{text}", defined)
         defined["run"](slow)

@@ -376,22 +376,13 @@ class Plan:
         """The first value of the host that changes what calls do, and that a graph cannot be told to look at.
 
         Those that it can be told to look at, because the function's module names them, are added to ``also``. With
-        ``exact`` the graph is equal bit by bit, so that any difference counts; ``as_captured`` says to what. What is
-        noise, by the names in ``unlike``, is not compared.
+        ``exact`` the graph is equal bit by bit; ``as_captured`` says to what. Names in ``unlike`` are noise.
         """
         names = getattr(inspect.unwrap(self.function), "__globals__", {})
         way: Any = AsCaptured if as_captured else lambda one: one
         function = way(self.function)
-        apart = partial(differences, unlike=unlike)
-        base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
-        own = [] if exact else apart(base, self.run(_aside(function), CHANGE_CALLS))
-        of_name = {one.name: one.relative for one in own if not is_rounding(one)}
-        noise = _widest(filter(is_rounding, own))
-
-        def effect(one: Ran, other: Ran, noise: float) -> list[Deviation]:
-            found = apart(one, other)
-            return [each for each in found if each.relative > OVER_SCATTER * of_name.get(each.name, noise)]
-
+        base = Base(self, function, exact, unlike)
+        found = list[Deviation]()
         for name, holder, key, value, changed in self._changes(self.function):
             ended = attempt(partial(self.run, function, CHANGE_CALLS, (holder, key, changed)))
             bind(holder, key, value)
@@ -399,7 +390,7 @@ class Plan:
             if ended.error is not None:  # the value does not suit the function
                 continue
             eager: Any = ended.result
-            if not effect(base, eager, noise):
+            if not base.feels(eager):
                 continue
             given = proved.options["also"]
             for number, also in enumerate((given, given, _looking(name, value, names))):
@@ -417,13 +408,7 @@ class Plan:
                 finally:
                     bind(holder, key, value)
                     self._start.restore()
-                # What differs before the change does not come from it.
-                found = apart(eager, graph, CHANGE_AT)
-                before = max(_widest(one for one in found if one.name not in of_name), noise)
-                if all(
-                    is_rounding(one) or one.relative <= OVER_SCATTER * of_name.get(one.name, noise) for one in found
-                ):
-                    found = [one for one in effect(eager, graph, before) if exact or not is_rounding(one)]
+                found = base.unlike_in(eager, graph)
                 if not found:
                     if also is not given:
                         self.also.append(name)
@@ -457,6 +442,49 @@ class Plan:
                     self.left[f"more values of the host, such as {name}"] = None
                 continue
             yield name, holder, key, value, other
+
+
+class Base:
+    """Runs of a function whose values of the host stay the same, and how far they lie apart.
+
+    With ``exact`` any difference counts. What is noise, by the names in ``unlike``, is not compared.
+    """
+
+    def __init__(self, plan: Plan, function: Callable[..., Any], exact: bool, unlike: Collection[str]) -> None:
+        self._apart, self._exact, self._own = partial(differences, unlike=unlike), exact, dict[str, Deviation]()
+        self._run = plan.run(function, CHANGE_CALLS)
+        self._again = partial(plan.run, _aside(function), CHANGE_CALLS)
+        self._left = MORE  # runs that may be made to see how far they lie apart
+        if not exact:
+            self._widen()
+
+    def feels(self, changed: Ran) -> bool:
+        """Whether a run with another value differs by more than those with the same."""
+        return bool(self._over(self._apart(self._run, changed)))
+
+    def unlike_in(self, eager: Ran, graph: Ran) -> list[Deviation]:
+        """What differs, by more than that, between the function and its graph in runs in which a value has changed."""
+        while (found := self._unlike(eager, graph)) and not self._exact and self._left:  # two may be alike by chance
+            self._left -= 1
+            self._widen()
+        return found
+
+    def _widen(self) -> None:
+        for deviation in self._apart(self._run, self._again()):
+            _keep(self._own, deviation)
+
+    def _over(self, found: Iterable[Deviation], least: float = 0.0) -> list[Deviation]:
+        noise = max(_widest(filter(is_rounding, self._own.values())), least)
+        wide = {name: one.relative for name, one in self._own.items() if not is_rounding(one)}
+        return [one for one in found if one.relative > OVER_SCATTER * wide.get(one.name, noise)]
+
+    def _unlike(self, eager: Ran, graph: Ran) -> list[Deviation]:
+        found = self._apart(eager, graph, CHANGE_AT)  # what differs before the change does not come from it
+        if not all(map(is_rounding, self._over(found))):
+            return found
+        own = self._own
+        before = _widest(one for one in found if one.name not in own or is_rounding(own[one.name]))
+        return [one for one in self._over(self._apart(eager, graph), before) if self._exact or not is_rounding(one)]
 
 
 def another(value: Any) -> Any:

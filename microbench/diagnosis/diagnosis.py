@@ -277,7 +277,7 @@ def diagnose(
         given = _given(trace, steps, typical, costs, found, step_s, mean_s)
         known = Known(given.step_s, given.step_s, given.step_s)
     elif steps is not None:
-        known = between_windows(whole, trace, steps)
+        known = between_windows(whole, trace, steps, _works_s(trace, steps, found) if found is not None else 0.0)
     beyond = ELSEWHERE if elsewhere or another_gpu(trace, costs_of) else 0.0
     pauses_s, free = 0.0, None
     if steps is not None and typical is not None:

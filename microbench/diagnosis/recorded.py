@@ -415,7 +415,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     owned = _owned(trace, of, behind, before)
     unknown = (NAMELESS, "code in ")  # an annotation may hold a wait
     working_s = sum(sum(one) for owner, one in owned.items() if not (owner.startswith(unknown) or awaits(owner)))
-    works = 2 * working_s > before_s[before_s > PAUSE_S].sum()  # so it does not wait for something
+    works = computes(trace) or 2 * working_s > before_s[before_s > PAUSE_S].sum()  # so it does not wait for something
     paced_s = None if works else _paced(np.diff(pausing_s), np.diff(table["begin_ns"][begins]) * 1e-9)
     awaited_s = sum((owned_s for owner, owned_s in owned.items() if awaits(owner)), np.zeros(len(before_s)))
     profiler_s = _profiled_ns(trace, table["begin_ns"] - before, table["begin_ns"])[behind].mean(axis=0) * 1e-9
@@ -432,6 +432,12 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
         pause, at, waits = bool(paused[place]), events.get(place, []), 2 * np.isin(column, copying).sum() > len(column)
         calls.append(_Call(name, doing(name), *times_s, pause, bool(waits), works, at, whose))
     return calls, None if paced_s is None else paced_s / steps.every
+
+
+def computes(trace: Trace) -> bool:
+    """Whether the main thread of a program without samples had a processor for most of the time."""
+    processor = trace.processor if trace.samples is None else None
+    return processor is not None and 2 * processor.ran_ns > processor.all_ns
 
 
 def _alike(calls: Table, begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> float:

@@ -52,7 +52,7 @@ from microbench.diagnosis.owners import (
     WAITING,
     Owner,
 )
-from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded
+from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded, computes
 from microbench.diagnosis.steps import PAUSE_S, pause_time, to_host, unnumbered
 from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
@@ -339,6 +339,8 @@ def _naming(trace: Trace) -> str:
         return "" if len(trace.ranges) else "record CPU activities to name it"
     if trace.format != "microbench recording" or trace.samples is not None:
         return ""
+    if computes(trace):
+        return "it computes: `perf record -g` names its functions"
     if "Python" in trace.versions:
         return "record without --no-stacks to name it"
     return (

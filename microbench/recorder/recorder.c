@@ -872,6 +872,32 @@ static uint64_t now_ns(void) {
     return ns;
 }
 
+/* Of programs without Python, whose main thread the samples describe: the windows' time, and in which of it their main
+ * thread had a processor; and both at the beginning of this window. */
+static struct { uint64_t seen_ns, ran_ns, began_ns, had_ns; } processor;
+
+static uint64_t main_ran_ns(void) {
+    struct timespec ran = {0, 0};
+    clock_gettime((clockid_t)(~(unsigned)process << 3 | 6), &ran); /* the kernel's number of that clock */
+    return ran.tv_sec * 1000000000ull + ran.tv_nsec;
+}
+
+/* A window begins or ends. */
+static void account(bool begins) {
+    uint64_t now = now_ns(), had_ns = main_ran_ns();
+    static bool asked, absent;
+    if (!asked) absent = dlsym(RTLD_DEFAULT, PYTHONS[0].name) == NULL;
+    asked = true;
+    if (!absent) return;
+    if (!begins) {
+        processor.seen_ns += now - processor.began_ns;
+        processor.ran_ns += had_ns - processor.had_ns;
+        give_fact("processor=%llu %llu 0", (unsigned long long)processor.seen_ns, (unsigned long long)processor.ran_ns);
+    }
+    processor.began_ns = now;
+    processor.had_ns = had_ns;
+}
+
 /* Whether the recording of this number has ended. */
 static bool over(unsigned number) {
     return stopped || number != generation;
@@ -949,6 +975,7 @@ static bool begin_window(unsigned number) {
         window_begin_ns = now_ns();
         microbench_shared.window_open = 1;
         give_fact("window.%u=%llu-", window, (unsigned long long)window_begin_ns);
+        account(true);
     }
     pthread_mutex_unlock(&turns);
     return goes_on;
@@ -962,6 +989,7 @@ static bool end_window(unsigned number) {
     uint64_t end_ns = now_ns(), before = UINT64_MAX;
     if (!over(number) && microbench_shared.window_open) {
         microbench_shared.window_open = 0;
+        account(false);
         last_counted = UINT32_MAX;
         doze(WITHIN_S);
         last_counted = last_call ? last_call : 1;
@@ -1143,6 +1171,7 @@ static uint8_t action_of(const char *call) {
  * are recorded. */
 static bool write_first_cells(uint32_t version, const char *program) {
     struct timespec now;
+    cpu_set_t allowed;
     const char *name, *rank = NULL;
     pthread_mutex_lock(&mutex);
     Header *header = &next_cell()->header;
@@ -1153,6 +1182,7 @@ static bool write_first_cells(uint32_t version, const char *program) {
     clock_gettime(CLOCK_REALTIME, &now);
     put_fact("pid=%d", (int)process);
     put_fact("program=%s", program);
+    if (!sched_getaffinity(0, sizeof allowed, &allowed)) put_fact("cores=%d %d", CPU_COUNT(&allowed), CPU_COUNT(&allowed));
     prctl(PR_GET_NAME, name_of_main);
     put_fact("cupti=%u", version);
     put_fact("cupti_ns=%llu", (unsigned long long)window_begin_ns);
@@ -1253,6 +1283,7 @@ static void close_file(bool failed) {
     struct stat found;
     size_t dropped = 0;
     if (!failed) cupti.dropped_records(NULL, 0, &dropped);
+    if (!failed && microbench_shared.window_open) account(false);
     write_waiting();
     pthread_mutex_lock(&mutex); /* a callback may still write */
     bool ours = !fstat(file, &found) && found.st_dev == identity.st_dev && found.st_ino == identity.st_ino;
@@ -1326,6 +1357,8 @@ EXPORTED const char *microbench_begin(
         return reason;
     }
     cupti.flush_period(FLUSH_MS);
+    memset(&processor, 0, sizeof processor);
+    account(true);
     if (!whole) start_thread(take_turns, (void *)(uintptr_t)generation);
     return NULL;
 }

@@ -8,8 +8,8 @@ thread that has given the lock up waits for the sample (about 30 us). In a test,
 does not beat with the program's step.
 It also notes when Python collects garbage, and how long the main thread waits for a processor, or for Python's lock:
 while this thread waits for that lock somebody has it, and a main thread that sleeps meanwhile has not.
-After a sample the sampler pauses for at least LEAST_PAUSE times as long as samples take, so that many threads or deep
-stacks do not slow the program down.
+Between samples the sampler pauses for at least LEAST_PAUSE times as long as they take in the mean, so that many threads
+or deep stacks do not slow the program down. One that meets much new code takes long, and the next ones do not.
 A file that is opened has for a moment the lowest free number, which another thread sees or expects for its own. So this
 thread opens its files while the program waits for it, moves them to high numbers, and opens none afterwards.
 """
@@ -35,13 +35,15 @@ from typing import Any
 from . import cells
 
 THREAD = 0xFFFFFFFF  # CUPTI's number of a thread is the low half of pthread_self(), which is Python's number
-LEAST_PAUSE = 30  # times as long as a sample takes, or as the main thread leaves the lock for it
+LEAST_PAUSE = 30  # times as long as a sample takes, or as the main thread leaves the lock for it, in the mean of
+LAST = 8  # samples
 MOST_LOST_NS = 200_000  # of that; for longer it waits for other threads
 WRITE_NS = 1_000_000_000
 MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
-MOST_BYTES = 4096  # of instructions before a call in which what it calls is looked for
+MOST_BYTES = 1024  # of instructions before a call in which what it calls is looked for
+NEAR_BYTES = 8192  # from the beginning of a function; columns are found from there, which takes 0.1 ms for 2 KB
 LOCALS = "<locals>."
 SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a processor, that is noted
 # Of the main thread and of this one: ns on a processor, ns ready to run without one.
@@ -140,14 +142,17 @@ class Kept:
 
 def _instructions(code: Any, at: int) -> Iterator[tuple[str, str, tuple[Any, Any]]]:
     """The instructions up to ``at``: what each does, the name that it loads or "", and its line and column, which is
-    None before Python 3.11. They are read here because dis takes 1 ms for 1 KB, and keeps the lock."""
+    None before Python 3.11 and far behind the function's beginning. They are read here because dis takes 1 ms for 1 KB,
+    and keeps the lock."""
     first, extended, text = max(at - MOST_BYTES, 0), 0, code.co_code
     within = (*code.co_cellvars, *code.co_freevars)
     if hasattr(code, "co_positions"):
         within = (*code.co_varnames, *(one for one in within if one not in code.co_varnames))
+    if hasattr(code, "co_positions") and at < NEAR_BYTES:
         places = [(one[0], one[2]) for one in itertools.islice(code.co_positions(), first // 2, at // 2 + 1)]
     else:
-        line, starts, places = 0, dict(dis.findlinestarts(code)), []
+        starts, places = dict(dis.findlinestarts(code)), []
+        line = next((starts[offset] for offset in reversed(starts) if offset <= first), 0)
         for offset in range(first, at + 2, 2):
             line = starts.get(offset, line)
             places.append((line, None))
@@ -165,7 +170,7 @@ def _waits_in(code: Any, at: int) -> str:
     """The waiting function that the instruction ``at`` calls, or "lock.acquire" where it begins "with lock:"; else "".
 
     It is named by the instructions before, without the file of the code. A call and what it calls begin at the same
-    column. Before Python 3.11 it is the waiting function that the line names first.
+    column. Where columns are not known it is the waiting function that the line names first.
     """
     *before, (does, _, wanted) = _instructions(code, at)
     chain, entering = list[str](), does in ENTERING
@@ -284,7 +289,7 @@ class Sampler:
                 opened.release()
             self._own = _thread.get_ident()
             gc.callbacks.append(self._collected)
-            due_ns, lost_ns = time.monotonic_ns(), 0
+            due_ns, lost_ns, takes_ns = time.monotonic_ns(), 0, 0.0
             while True:
                 began_ns, before_ns, self._collected_ns = time.monotonic_ns(), time.thread_time_ns(), 0
                 with self._lock:
@@ -298,12 +303,12 @@ class Sampler:
                     if wanted or self._since is not None:
                         self._account(wanted, holder)
                     own_ns = time.thread_time_ns() - before_ns - self._collected_ns
-                    takes_ns = max(own_ns, min(lost_ns, MOST_LOST_NS))
+                    takes_ns += (max(own_ns, min(lost_ns, MOST_LOST_NS)) - takes_ns) / LAST
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
                 self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
                 apart_ns = cells.SAMPLE_NS // 2 + (self._random >> 32) * cells.SAMPLE_NS // (1 << 32)
-                due_ns = max(due_ns + apart_ns, began_ns + LEAST_PAUSE * takes_ns)  # after a slow write at once
+                due_ns = max(due_ns + apart_ns, began_ns + int(LEAST_PAUSE * takes_ns))  # after a slow write at once
                 if not wanted:
                     self._asked(UNWANTED_S)
                     lost_ns = self._has_lock()

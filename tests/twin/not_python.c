@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A function of the libcupti that STAND_IN names. If the recorder has loaded another one, it sees nothing of this. */
@@ -47,6 +48,15 @@ int main(int count, char **arguments) {
                 ((void (*)(void))function("stand_in_now"))();
                 steps(1);
                 usleep(1000);
+            }
+            place++;
+        } else if (!strcmp(what, "computes") || !strcmp(what, "sleeps")) { /* 5 ms before each of so many steps */
+            for (int left = atoi(value); left > 0; left--) {
+                ((void (*)(void))function("stand_in_now"))();
+                steps(1);
+                clock_t began = clock();
+                if (!strcmp(what, "sleeps")) usleep(5000);
+                else while (clock() - began < 5 * CLOCKS_PER_SEC / 1000);
             }
             place++;
         } else if (!strcmp(what, "drop")) ((void (*)(int))function("stand_in_drop"))(atoi(value)), place++;
