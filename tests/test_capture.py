@@ -352,7 +352,11 @@ def test_noise_that_a_function_leaves_is_compared_with_its_own(apart: float, say
     turns = iter([0, 0.0008, 0.0015, *[0] * 4, 0.0015])
     both = Both(noisy, noisy)
     both.call((torch.ones(4),), {})
-    assert (both.why, both.noise) == ("", []), "one is rounding and the other is not, but they are near"
+    assert (both.why, both.noise) == ("", ["state['weight7']"]), "one is rounding, the other is not, and they are near"
+    calls = itertools.count()
+    both = Both(lambda a: a * (1 + 6e-4 * (next(calls) % 2)), lambda a: a * 1.0015)
+    both.call((torch.ones(4),), {})
+    assert both.why == "the graph computes something else", "what it returns is no noise"
     outer = Both(lambda a: a * step(a)[0] * (1 + next(turn) % 2), step)
     outer.call((torch.ones(4),), {})
     assert outer.noise == [], "what it returns is no noise"
@@ -381,13 +385,14 @@ def test_runs_that_are_alike_by_chance_are_made_again() -> None:
     def ran(of_weight: float) -> Ran:
         return Ran({CHANGE_CALLS - 1: []}, After({"weight": torch.tensor([1.0, 1.0 + of_weight])}, {}))
 
-    later = iter([0.0, 0.0, 0.0, 0.02, 0.0, 0.0])  # the first run, and five like it
-    plan = Space(run=lambda *_: ran(next(later)))
+    plan = Space(run=lambda *_: ran(0.0))
     base = Base(plan, lambda: None, False, ())
     assert base.feels(ran(0.5))
-    assert base.unlike_in(ran(0.5), ran(0.51)) == [], "0.02 is seen before it is told from noise"
-    assert base.unlike_in(ran(0.5), ran(0.8))[0].name == "weight"
-    assert Base(Space(run=lambda *_: ran(0.0)), lambda: None, True, ()).unlike_in(ran(0.5), ran(0.51))
+    later = iter([0.5, 0.5, 0.52, 0.5])
+    assert base.unlike_in(ran(0.5), ran(0.51), lambda: ran(next(later))) == [], "0.01 is less than 0.02"
+    assert next(later) == 0.5, "no more runs than needed"
+    assert base.unlike_in(ran(0.5), ran(0.8), lambda: ran(0.5))[0].name == "weight"
+    assert Base(plan, lambda: None, True, ()).unlike_in(ran(0.5), ran(0.51), lambda: ran(0.5))
 
 
 def test_random_numbers_of_the_host_are_no_noise() -> None:

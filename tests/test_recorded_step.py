@@ -610,6 +610,23 @@ def test_a_step_that_was_slower_while_nothing_recorded_has_a_slower_host() -> No
     assert slower.graph.step_s == pytest.approx(usual.graph.step_s, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("owned_s", "before_s", "wanted_s", "found_s"),
+    [
+        ({"a": [4.0], "b": [4.0]}, [8.0], {"a": 3.0, "b": 7.0}, {"a": 3.0, "b": 5.0}),
+        ({"a": [4.0, 0.0]}, [4.0, 1.0], {"a": 2.0, "b": 10.0}, {"a": 2.0, "b": 3.0}),
+        ({"a": [2.0, 1.0]}, [4.0, 2.0], {"a": 4.0, "b": 1.0}, {"a": 4.0, "b": 1.0}),
+    ],
+)
+def test_a_step_has_the_owners_of_all_steps(
+    owned_s: dict[str, list[float]], before_s: list[float], wanted_s: dict[str, float], found_s: dict[str, float]
+) -> None:
+    made = {owner: np.array(each) for owner, each in owned_s.items()}
+    found = recording._as_in_all(made, wanted_s, np.array(before_s))
+    assert {owner: float(each.sum()) for owner, each in found.items()} == pytest.approx(found_s)
+    assert (sum(found.values()) <= np.array(before_s) + 1e-12).all()
+
+
 def test_what_the_program_does_between_two_epochs_is_no_step() -> None:
     made = Recorder()
     for step in range(60):

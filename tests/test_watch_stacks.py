@@ -562,6 +562,36 @@ for _ in range(60):
     assert all(one.helps for one in found)
 
 
+@pytest.mark.parametrize("computes", [True, False])
+def test_another_thread_that_waits_for_python_s_lock_is_told(place: Place, tmp_path: Path, computes: bool) -> None:
+    text = f"""
+import ctypes, threading, time, torch
+ended, unlocked = threading.Event(), ctypes.CDLL(None).usleep
+def other():
+    while not ended.is_set():
+        sum(range(50)) if {computes} else time.sleep(0.01)
+def work():
+    begin = time.monotonic()
+    while time.monotonic() - begin < 1.5:
+        torch.catch_up()
+        torch.steps(1)
+        for _ in range(3):
+            unlocked(300)  # us, in which another thread gets the lock
+    ended.set()
+threads = [threading.Thread(target=target) for target in (other, work)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+"""
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    found = [one for one in owners(idle_of(trace)) if one.name == LOCK]
+    assert len(found) == computes
+    assert all(re.fullmatch(r"held at program\.py:\d+ other", one.most) for one in found)
+    shares = [one.seconds / idle_of(trace).idle_s for one in found]
+    assert all(share > 0.4 for share in shares)
+
+
 def test_a_program_that_lacks_processors_is_told(place: Place, tmp_path: Path) -> None:
     text = f"""{SLOW}
 import os, subprocess, sys

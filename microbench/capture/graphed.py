@@ -424,15 +424,20 @@ class Graph:
         """The places that each call looks at, by how: entries, attributes and calls."""
         self._calls = [(get, value) for get, key, value, _ in self._each if key is CALLED]
         self._entries = [(holder, key, value) for holder, key, value, _ in self._each if key is not CALLED]
-        if (looking := _looking()) is not None:
-            groups: list[list[Any]] = [[], [], [(one, "grad", grad) for one, grad in self._made], []]
-            for holder, key, value in self._entries:
-                groups[type(holder) is list].append((holder, key, value))
-            for get, value in self._calls:
-                read = isinstance(get, partial) and get.func is getattr and len(get.args) == 2
-                groups[2 if read else 3].append((*get.args, value) if read else (get, None, value))
-            kept = [*itertools.chain(*itertools.chain(*groups))]
-            self._looks = looking((array.array("q", [*map(len, groups), *map(id, kept)]).tobytes(), kept))
+        self._looks = nothing
+
+    def _compile(self) -> None:
+        """Look at all that by a compiled function, and at the gradients that the graph makes anew."""
+        if (looking := _looking()) is None:
+            return
+        groups: list[list[Any]] = [[], [], [(one, "grad", grad) for one, grad in self._made], []]
+        for holder, key, value in self._entries:
+            groups[type(holder) is list].append((holder, key, value))
+        for get, value in self._calls:
+            read = isinstance(get, partial) and get.func is getattr and len(get.args) == 2
+            groups[2 if read else 3].append((*get.args, value) if read else (get, None, value))
+        kept = [*itertools.chain(*itertools.chain(*groups))]
+        self._looks = looking((array.array("q", [*map(len, groups), *map(id, kept)]).tobytes(), kept))
 
     def _unchanged(self) -> bool:
         """Whether what each call looks at is the very same objects."""
@@ -455,6 +460,8 @@ class Graph:
                 if _other(self._each, 0, len(self._each)):
                     return False
                 self._part()
+            elif self._looks is nothing:  # values that are set anew and stay equal are not looked at so
+                self._compile()
         except (LookupError, AttributeError, ValueError):  # it is no longer there
             return False
         if (inputs, also) != self._kind:  # as a tuple: what also() returns may be the same and not equal to itself
@@ -510,8 +517,11 @@ def _looking() -> Any:
     try:
         from microbench.recorder.library import library
 
-        made = ctypes.PyDLL(str(library(Path(__file__).with_name("looking.c")))).looking
+        path = library(Path(__file__).with_name("looking.c"))
+        made = ctypes.PyDLL(str(path)).looking if path is not None else None
     except (ImportError, OSError):
+        made = None
+    if made is None:
         return None
     made.restype, made.argtypes = ctypes.py_object, [ctypes.py_object]
     return made

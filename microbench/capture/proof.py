@@ -384,9 +384,8 @@ class Plan:
         base = Base(self, function, exact, unlike)
         found = list[Deviation]()
         for name, holder, key, value, changed in self._changes(self.function):
-            ended = attempt(partial(self.run, function, CHANGE_CALLS, (holder, key, changed)))
-            bind(holder, key, value)
-            self._start.restore()
+            change = holder, key, value, changed
+            ended = attempt(partial(self._changed_run, function, *change))
             if ended.error is not None:  # the value does not suit the function
                 continue
             eager: Any = ended.result
@@ -397,18 +396,14 @@ class Plan:
                 if also is None:
                     break
                 if number == 1:  # a function that rounds otherwise now and then does so elsewhere the next time
-                    eager = self.run(function, CHANGE_CALLS, (holder, key, changed))
-                    bind(holder, key, value)
+                    eager = self._changed_run(function, *change)
                 other = type(proved)(proved.function, **{**proved.options, "most": 2, "also": also})
                 try:
-                    graph = self.run(way(other), CHANGE_CALLS, (holder, key, changed))
+                    graph = self._changed_run(way(other), *change)
                 except RuntimeError:  # it cannot be captured then, which nobody overlooks
                     found = []
                     break
-                finally:
-                    bind(holder, key, value)
-                    self._start.restore()
-                found = base.unlike_in(eager, graph)
+                found = base.unlike_in(eager, graph, partial(self._changed_run, _aside(function), *change))
                 if not found:
                     if also is not given:
                         self.also.append(name)
@@ -418,6 +413,14 @@ class Plan:
                 return Difference(name, found[0].told.call, told)
             self._changed.append(name)
         return None
+
+    def _changed_run(self, call: Callable[..., Any], holder: Any, key: Any, before: Any, value: Any) -> Ran:
+        """A run in whose middle a value of the host changes; it is as before when that ends."""
+        try:
+            return self.run(call, CHANGE_CALLS, (holder, key, value))
+        finally:
+            bind(holder, key, before)
+            self._start.restore()
 
     def _changes(self, function: Callable[..., Any]) -> Iterable[tuple[str, Any, Any, Any, Any]]:
         """Values of the host that a user may change between calls: name, holder, key, value, another value."""
@@ -453,24 +456,24 @@ class Base:
     def __init__(self, plan: Plan, function: Callable[..., Any], exact: bool, unlike: Collection[str]) -> None:
         self._apart, self._exact, self._own = partial(differences, unlike=unlike), exact, dict[str, Deviation]()
         self._run = plan.run(function, CHANGE_CALLS)
-        self._again = partial(plan.run, _aside(function), CHANGE_CALLS)
-        self._left = MORE  # runs that may be made to see how far they lie apart
         if not exact:
-            self._widen()
+            self._widen(self._run, plan.run(_aside(function), CHANGE_CALLS))
 
     def feels(self, changed: Ran) -> bool:
         """Whether a run with another value differs by more than those with the same."""
         return bool(self._over(self._apart(self._run, changed)))
 
-    def unlike_in(self, eager: Ran, graph: Ran) -> list[Deviation]:
-        """What differs, by more than that, between the function and its graph in runs in which a value has changed."""
-        while (found := self._unlike(eager, graph)) and not self._exact and self._left:  # two may be alike by chance
-            self._left -= 1
-            self._widen()
-        return found
+    def unlike_in(self, eager: Ran, graph: Ran, again: Callable[[], Ran]) -> list[Deviation]:
+        """What differs, by more than that, between the function and its graph in runs in which a value has changed. The
+        function runs ``again`` with that change if anything does: two runs may be alike by chance."""
+        for _ in range(0 if self._exact else MORE):
+            if not self._unlike(eager, graph):
+                break
+            self._widen(eager, again())
+        return self._unlike(eager, graph)
 
-    def _widen(self) -> None:
-        for deviation in self._apart(self._run, self._again()):
+    def _widen(self, one: Ran, other: Ran) -> None:
+        for deviation in self._apart(one, other):
             _keep(self._own, deviation)
 
     def _over(self, found: Iterable[Deviation], least: float = 0.0) -> list[Deviation]:
@@ -517,6 +520,9 @@ class Both:
         self._tensors = 0
         # Noise that differs between two replays, too; by name, in how many calls it did not; replays for that.
         self._moves, self._still, self.extra = set[str](), Counter[str](), 0
+        self._near = set[
+            str
+        ]()  # where the graph was a little more than rounding apart, and the function nearly as much
         self._found: dict[str, Deviation] = {}
         self.why = ""
         self.difference: Difference | None = None
@@ -537,9 +543,10 @@ class Both:
 
     @property
     def noise(self) -> list[str]:
-        """Names of what two calls of the function leave apart by more than rounding, such as a gradient whose terms
-        cancel out and the parameter that follows it. Empty if that is more than a little, or what it returns."""
-        found = [one for one in self._scatter.values() if not is_rounding(one)]
+        """Names of what two calls of the function leave apart by more than rounding, or nearly as far as the graph, as
+        a gradient whose terms cancel out and the parameter that follows it. Empty if that is more than a little, or
+        what it returns."""
+        found = [one for one in self._scatter.values() if not is_rounding(one) or one.name in self._near]
         known = not any(one.name.startswith("output") or math.isinf(one.relative) for one in found)
         few = known and len(found) <= LITTLE * self._tensors and self._over == OVER_SCATTER
         return [one.name for one in found] if few else []
@@ -571,12 +578,15 @@ class Both:
         apart = differences(eager, graph)
         for deviation in apart:
             _keep(self._found, deviation)
-        unlike = [*filter(self._is_unlike, apart)]
+        unlike = self._unlike(apart)
         if unlike and self._over == OVER_SCATTER:
             for _ in range(MORE):  # two calls may be alike by chance
                 for deviation in differences(eager, self._turn(self._again, here, arguments, named)[0]):
                     _keep(self._scatter, deviation)
-            unlike = [*filter(self._is_unlike, unlike)]
+            most = {name: OVER_SCATTER * one.relative for name, one in self._scatter.items()}
+            near = {one.name for one in unlike if one.relative <= most.get(one.name, 0.0) < math.inf}
+            self._near |= {name for name in near if not name.startswith("output")}
+            unlike = self._unlike(unlike)
             _, result = self._turn(self._graph, here, arguments, named)  # goes on from what the graph leaves
             self.extra += 1
         if unlike:
@@ -585,11 +595,10 @@ class Both:
             self.why, self.difference = OTHER if repeats else NOT_REPEATABLE, unlike[-1].told
         return result
 
-    def _is_unlike(self, one: Deviation) -> bool:
-        """Whether a deviation of the graph is more than rounding, noise, or what two calls of the function show."""
-        own = self._scatter.get(one.name) if self._over == OVER_SCATTER else None
-        near = own is not None and one.relative <= self._over * own.relative < math.inf
-        return not (is_rounding(one) or near or one.name in self.noise)
+    def _unlike(self, found: Iterable[Deviation]) -> list[Deviation]:
+        """Those that are neither rounding nor noise."""
+        noise = self.noise
+        return [one for one in found if not is_rounding(one) and one.name not in noise]
 
     def _turn(self, one: Callable[..., Any], here: Kept, arguments: Any, named: Any) -> tuple[Ran, Any]:
         """A call from that state: what it returned and left, and the result itself."""

@@ -435,9 +435,13 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
 
 
 def computes(trace: Trace) -> bool:
-    """Whether the main thread of a program without samples had a processor for most of the time."""
-    processor = trace.processor if trace.samples is None else None
-    return processor is not None and 2 * processor.ran_ns > processor.all_ns
+    """Whether the main thread of a program without Python had a processor for most of the time between its CUDA calls,
+    which may spin."""
+    processor, calls = trace.processor if trace.samples is None else None, trace.calls
+    if processor is None or not len(calls):
+        return False
+    share = (calls["end_ns"] - calls["begin_ns"]).sum() / max(np.ptp([*calls["begin_ns"][:1], *calls["end_ns"]]), 1)
+    return bool(2 * processor.ran_ns > processor.all_ns * (1 + min(share, 1.0)))
 
 
 def _alike(calls: Table, begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> float:
@@ -527,13 +531,13 @@ def _as_in_all(
     owned: Mapping[str, npt.NDArray[np.float64]], wanted_s: Mapping[str, float], before_s: npt.NDArray[np.float64]
 ) -> dict[str, npt.NDArray[np.float64]]:
     """The owners of the time before each call of one step, with as much of it as they have in the mean of all steps:
-    a step has few samples. What an owner has more than here is spread over what the others leave."""
+    a step has few samples. What they lack in this step is taken from the time that has no owner."""
     found = {owner: one * min(wanted_s.get(owner, 0.0) / (one.sum() or 1.0), 1.0) for owner, one in owned.items()}
     left_s = np.maximum(before_s - sum(found.values()), 0.0)
-    for owner, mean_s in wanted_s.items():
-        own = found.get(owner, np.zeros(len(before_s)))
-        found[owner] = own + left_s * max(mean_s - own.sum(), 0.0) / (left_s.sum() or 1.0)
-    return found
+    nothing = np.zeros(len(before_s))
+    lack_s = {owner: max(mean_s - found.get(owner, nothing).sum(), 0.0) for owner, mean_s in wanted_s.items()}
+    most_s = max(sum(lack_s.values()), float(left_s.sum())) or 1.0
+    return {owner: found.get(owner, nothing) + left_s * lack / most_s for owner, lack in lack_s.items()}
 
 
 def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64]) -> float | None:

@@ -41,7 +41,8 @@ CALLED_S = 1e-6
 # Stretches of so many steps between two windows give one time of a step each.
 STEPS_AT_ONCE = 5
 FEWEST = 3  # times of a step in pauses
-WORKS = 0.9  # of the GPU's work of a step, which may be that much faster then
+NEAREST, ENOUGH = 2, 8  # pauses that count in any case, and times of a step that make others needless
+WORKS = 0.9  # a step in pauses takes at least this share of the GPU's work in a recorded one
 
 
 class Known(NamedTuple):
@@ -79,10 +80,10 @@ def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Consta
 
 def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -> Known | None:
     """The time of a step in pauses of the recording, from the turns of the steps' own loop, else from the host's waits;
-    None if there are too few, or if they are far below the GPU's work of a step, because the host ran ahead of it.
+    None if there are too few, or if they are less than the GPU's work of a step, because the host ran ahead of it.
 
-    In ``window`` the steps show how many waits and calls a step has. Pauses before and behind it come first, because
-    programs and hosts change with time.
+    In ``window`` the steps show how many waits and calls a step has. Of many pauses the nearest count, because programs
+    and hosts change with time.
 
     The interval holds nine stretches in ten. A recorder makes no step shorter, so within it the time is at most that of
     the recorded step. Where CUPTI was on in the pauses, what it takes is taken off.
@@ -93,15 +94,15 @@ def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -
         return int(max(pause.begin_ns - end_ns, begin_ns - pause.end_ns))
 
     for quiet in (True, False):
-        pauses = sorted((pause for pause in whole.pauses if pause.quiet == quiet), key=apart_ns)
-        for count in range(min(len(pauses), 2), len(pauses) + 1):
-            if steps.found == "loop":
-                times_ns = in_pauses(whole, pauses[:count], steps.name, steps.every)
-            else:
-                times_ns = _between_waits(whole, pauses[:count], window, steps)
-            times_s = np.concatenate([np.empty(0), *times_ns]) * 1e-9
-            if len(times_s) >= FEWEST:
+        pauses, times_s = sorted((one for one in whole.pauses if one.quiet == quiet), key=apart_ns), np.empty(0)
+        for number, pause in enumerate(pauses):
+            if number >= NEAREST and len(times_s) >= ENOUGH:
                 break
+            if steps.found == "loop":
+                times_ns = in_pauses(whole, [pause], steps.name, steps.every)
+            else:
+                times_ns = _between_waits(whole, [pause], window, steps)
+            times_s = np.concatenate([times_s, *(one * 1e-9 for one in times_ns)])
         if len(times_s) >= FEWEST:
             break
     else:

@@ -44,8 +44,8 @@ COLLECTED = 0xFF08
 # A row of this kind is a time in which the main thread could run and had no processor; ``place`` is 0. Linux says how
 # long it was when it is over, so the row ends at about the right time.
 ABSENT = 0xFF09
-# A row of this kind is a time in which the main thread waited for Python's lock; ``name`` is the key of the frame in
-# which another thread held it, 0 where that is not known.
+# A row of this kind is a time in which a thread waited for Python's lock; ``place`` is that thread, 0 for the main one,
+# and ``name`` is the key of the frame in which another thread held it, 0 where that is not known.
 LOCKED = 0xFF0A
 
 # A row of this kind is a stack of Python that calls CUDA: ``begin_ns`` is the begin of the call, ``place`` its thread,
@@ -96,9 +96,9 @@ def absent(begin_ns: int, end_ns: int) -> bytes:
     return SAMPLES_ROW.pack(ABSENT, 0, 0, begin_ns, end_ns, 0, 0, 0, 0, 0, 0, 0)
 
 
-def locked(frame: int, begin_ns: int, end_ns: int) -> bytes:
-    """A row that says: from then to then the main thread waited for Python's lock."""
-    return SAMPLES_ROW.pack(LOCKED, 0, 0, begin_ns, end_ns, 0, 0, 0, 0, 0, frame, 0)
+def locked(frame: int, begin_ns: int, end_ns: int, thread: int = 0) -> bytes:
+    """A row that says: from then to then a thread waited for Python's lock."""
+    return SAMPLES_ROW.pack(LOCKED, 0, 0, begin_ns, end_ns, 0, thread, 0, 0, 0, frame, 0)
 
 
 def called_from(thread: int, frame: int, at_ns: int) -> bytes:

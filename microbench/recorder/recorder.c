@@ -536,12 +536,59 @@ __attribute__((format(printf, 1, 2))) static void give_fact(const char *format, 
     pthread_mutex_unlock(&mutex);
 }
 
+/* The lowest number that a file of ours gets: out of the way of the program's own. */
+static int far_number(void) {
+    struct rlimit most; /* files that are allowed */
+    return getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > FAR_FILE ? FAR_FILE : (int)(most.rlim_cur * 7 / 8);
+}
+
+/* The kernel's files that say in which of its calls threads are: those that call CUDA, but for the main one. */
+enum { MOST_CALLING = 64 };
+static struct {
+    uint32_t thread;
+    int file;
+    struct stat identity; /* the program may close it */
+    bool waits;
+} calling[MOST_CALLING];
+static int calling_count;
+static bool watches_threads;
+static pthread_mutex_t calling_mutex = PTHREAD_MUTEX_INITIALIZER; /* of these */
+
+static void forget_thread(int place) {
+    struct stat found;
+    if (!fstat(calling[place].file, &found) && found.st_ino == calling[place].identity.st_ino
+        && found.st_dev == calling[place].identity.st_dev)
+        close(calling[place].file);
+    calling[place] = calling[--calling_count];
+}
+
+static void watch_thread(uint32_t thread) {
+    char name[64];
+    pthread_mutex_lock(&calling_mutex);
+    for (int place = 0; place < calling_count; place++)
+        if (calling[place].thread == thread) forget_thread(place); /* it has ended, and its number is another's */
+    long own = syscall(SYS_gettid);
+    if (watches_threads && own != process && calling_count < MOST_CALLING) {
+        snprintf(name, sizeof name, "/proc/self/task/%ld/syscall", own);
+        int near = open(name, O_RDONLY | O_CLOEXEC), far = near < 0 ? -1 : fcntl(near, F_DUPFD_CLOEXEC, far_number());
+        if (near >= 0) close(near);
+        if (far >= 0) {
+            calling[calling_count].thread = thread;
+            calling[calling_count].file = far;
+            calling[calling_count].waits = false;
+            fstat(far, &calling[calling_count++].identity);
+        }
+    }
+    pthread_mutex_unlock(&calling_mutex);
+}
+
 /* Give the name of the calling thread once a recording, if it has one of its own. */
 static void name_thread(uint32_t thread) {
     static _Thread_local unsigned named;
     char name[16] = "";
     if (named == generation) return;
     named = generation;
+    watch_thread(thread);
     if (!prctl(PR_GET_NAME, name) && strcmp(name, name_of_main)) give_fact("thread.%u=%s", thread, name);
 }
 
@@ -757,6 +804,38 @@ EXPORTED void microbench_samples(int begin, int call_file) {
     main_call = call_file;
     usual_interval();
     pthread_mutex_unlock(&lock_mutex);
+    pthread_mutex_lock(&calling_mutex);
+    watches_threads = begin;
+    while (!begin && calling_count) forget_thread(calling_count - 1);
+    pthread_mutex_unlock(&calling_mutex);
+}
+
+/* Look which threads that call CUDA wait for Python's lock: for a word within Python's own memory. */
+static void look_at_threads(void) {
+    static uintptr_t from, until;
+    const ElfW(Sym) *symbol = NULL;
+    Dl_info about;
+    void *runtime = until ? NULL : dlsym(RTLD_DEFAULT, "_PyRuntime");
+    if (runtime && dladdr1(runtime, &about, (void **)&symbol, RTLD_DL_SYMENT) && symbol)
+        from = (uintptr_t)runtime, until = from + symbol->st_size;
+    pthread_mutex_lock(&calling_mutex);
+    for (int place = 0; place < calling_count; place++) {
+        char says[64] = "", *end;
+        bool futex = pread(calling[place].file, says, sizeof says - 1, 0) > 0 && strtol(says, &end, 10) == SYS_futex;
+        uintptr_t word = futex ? (uintptr_t)strtoull(end, NULL, 16) : 0;
+        calling[place].waits = from <= word && word < until;
+    }
+    pthread_mutex_unlock(&calling_mutex);
+}
+
+/* Whether a thread that calls CUDA waited for Python's lock when this sample was due. */
+EXPORTED int microbench_waits_for_lock(uint32_t thread) {
+    int waits = 0;
+    pthread_mutex_lock(&calling_mutex);
+    for (int place = 0; place < calling_count; place++)
+        if (calling[place].thread == thread) waits = calling[place].waits;
+    pthread_mutex_unlock(&calling_mutex);
+    return waits;
 }
 
 /* The thread of samples has Python's lock. Returns for how long the main thread was without it for the last sample. */
@@ -783,6 +862,7 @@ EXPORTED int microbench_asked(double seconds) {
     struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
     uint32_t state = READ(microbench_shared.asks);
     if (state != ASKS) syscall(SYS_futex, &microbench_shared.asks, FUTEX_WAIT_PRIVATE, state, &left, NULL, 0);
+    look_at_threads(); /* before this one waits for the lock, too: it gets it when they have given it up */
     want_lock();
     return READ(microbench_shared.asks) == ASKS;
 }
@@ -872,24 +952,20 @@ static uint64_t now_ns(void) {
     return ns;
 }
 
-/* Of programs without Python, whose main thread the samples describe: the windows' time, and in which of it their main
- * thread had a processor; and both at the beginning of this window. */
+/* Samples say for programs with Python what their main thread had of the processors. For others: how long the windows
+ * took, and for how long the main thread ran in them; then both when this window began. */
 static struct { uint64_t seen_ns, ran_ns, began_ns, had_ns; } processor;
 
-static uint64_t main_ran_ns(void) {
-    struct timespec ran = {0, 0};
-    clock_gettime((clockid_t)(~(unsigned)process << 3 | 6), &ran); /* the kernel's number of that clock */
-    return ran.tv_sec * 1000000000ull + ran.tv_nsec;
-}
-
-/* A window begins or ends. */
+/* A window begins or ends; ``turns`` is held. */
 static void account(bool begins) {
-    uint64_t now = now_ns(), had_ns = main_ran_ns();
     static bool asked, absent;
+    struct timespec ran;
     if (!asked) absent = dlsym(RTLD_DEFAULT, PYTHONS[0].name) == NULL;
     asked = true;
-    if (!absent) return;
-    if (!begins) {
+    /* The number is that of the clock of the main thread. */
+    if (!absent || clock_gettime((clockid_t)(~(unsigned)process << 3 | 6), &ran)) return;
+    uint64_t now = now_ns(), had_ns = ran.tv_sec * 1000000000ull + ran.tv_nsec;
+    if (!begins && processor.began_ns) {
         processor.seen_ns += now - processor.began_ns;
         processor.ran_ns += had_ns - processor.had_ns;
         give_fact("processor=%llu %llu 0", (unsigned long long)processor.seen_ns, (unsigned long long)processor.ran_ns);
@@ -1140,9 +1216,7 @@ static bool open_file(const char *folder, const char *given, const char *program
         snprintf(more, sizeof more, "-%d", number);
     }
     if (file < 0) return errno == EEXIST ? refuse("give the name of a new file", "%s exists", path) : unwritable(errno);
-    struct rlimit most; /* files that are allowed */
-    uint64_t far_number = getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > FAR_FILE ? FAR_FILE : most.rlim_cur * 7 / 8;
-    int far = fcntl(file, F_DUPFD_CLOEXEC, (int)far_number); /* out of the way of the program's own */
+    int far = fcntl(file, F_DUPFD_CLOEXEC, far_number());
     if (far >= 0) {
         close(file);
         file = far;
@@ -1211,6 +1285,7 @@ static void clear(void) {
         pthread_mutex_init(&mutex, NULL);
         pthread_mutex_init(&lock_mutex, NULL);
         pthread_mutex_init(&turns, NULL);
+        pthread_mutex_init(&calling_mutex, NULL);
         unlock_calls();
     }
     process = getpid();
@@ -1224,6 +1299,7 @@ static void clear(void) {
     written_bytes = failure = waiting = waiting_calls = window = 0;
     launched = finished = nodes = replayed = ran = first_call = first_launch = last_call = last_counted = 0;
     behind_pause = dropped_calls = 0;
+    memset(&processor, 0, sizeof processor);
     before_pause = 1; /* what came before the recording counts as a pause */
     ending = locked_out = hears = last_window = false;
     microbench_shared.has_launched = 0;
@@ -1357,8 +1433,9 @@ EXPORTED const char *microbench_begin(
         return reason;
     }
     cupti.flush_period(FLUSH_MS);
-    memset(&processor, 0, sizeof processor);
+    pthread_mutex_lock(&turns);
     account(true);
+    pthread_mutex_unlock(&turns);
     if (!whole) start_thread(take_turns, (void *)(uintptr_t)generation);
     return NULL;
 }

@@ -9,7 +9,7 @@ does not beat with the program's step.
 It also notes when Python collects garbage, and how long the main thread waits for a processor, or for Python's lock:
 while this thread waits for that lock somebody has it, and a main thread that sleeps meanwhile has not.
 Between samples the sampler pauses for at least LEAST_PAUSE times as long as they take in the mean, so that many threads
-or deep stacks do not slow the program down. One that meets much new code takes long, and the next ones do not.
+or deep stacks do not slow the program down. In the mean, because only the first sample of new code takes long.
 A file that is opened has for a moment the lowest free number, which another thread sees or expects for its own. So this
 thread opens its files while the program waits for it, moves them to high numbers, and opens none afterwards.
 """
@@ -35,15 +35,15 @@ from typing import Any
 from . import cells
 
 THREAD = 0xFFFFFFFF  # CUPTI's number of a thread is the low half of pthread_self(), which is Python's number
-LEAST_PAUSE = 30  # times as long as a sample takes, or as the main thread leaves the lock for it, in the mean of
-LAST = 8  # samples
+LEAST_PAUSE = 30  # times as long as samples take, or as the main thread leaves the lock for them, in the mean
+NEWEST = 8  # the newest sample is an eighth of that mean
 MOST_LOST_NS = 200_000  # of that; for longer it waits for other threads
 WRITE_NS = 1_000_000_000
 MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
-MOST_BYTES = 1024  # of instructions before a call in which what it calls is looked for
-NEAR_BYTES = 8192  # from the beginning of a function; columns are found from there, which takes 0.1 ms for 2 KB
+MOST_BYTES = 4096  # of instructions before a call in which what it calls is looked for
+NEAR_BYTES = 8192  # from the beginning of a function; columns are found from there on, which takes 0.1 ms for 2 KB
 LOCALS = "<locals>."
 SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a processor, that is noted
 # Of the main thread and of this one: ns on a processor, ns ready to run without one.
@@ -142,7 +142,7 @@ class Kept:
 
 def _instructions(code: Any, at: int) -> Iterator[tuple[str, str, tuple[Any, Any]]]:
     """The instructions up to ``at``: what each does, the name that it loads or "", and its line and column, which is
-    None before Python 3.11 and far behind the function's beginning. They are read here because dis takes 1 ms for 1 KB,
+    None before Python 3.11, or far behind the function's beginning. They are read here because dis takes 1 ms for 1 KB,
     and keeps the lock."""
     first, extended, text = max(at - MOST_BYTES, 0), 0, code.co_code
     within = (*code.co_cellvars, *code.co_freevars)
@@ -151,10 +151,11 @@ def _instructions(code: Any, at: int) -> Iterator[tuple[str, str, tuple[Any, Any
     if hasattr(code, "co_positions") and at < NEAR_BYTES:
         places = [(one[0], one[2]) for one in itertools.islice(code.co_positions(), first // 2, at // 2 + 1)]
     else:
-        starts, places = dict(dis.findlinestarts(code)), []
-        line = next((starts[offset] for offset in reversed(starts) if offset <= first), 0)
+        starts, places = dis.findlinestarts(code), []
+        line, (start, following) = 0, next(starts, (at + 2, 0))
         for offset in range(first, at + 2, 2):
-            line = starts.get(offset, line)
+            while start <= offset:
+                line, (start, following) = following, next(starts, (at + 2, 0))
             places.append((line, None))
     for number, place in enumerate(places):
         does, low = opcode.opname[text[first + 2 * number]], text[first + 2 * number + 1]
@@ -244,7 +245,7 @@ class Sampler:
         self._shared, self._main_thread = shared, main_thread
         self._asked, self._write = library.microbench_asked, library.microbench_give_samples
         self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
-        self._lock_given = keeping.microbench_lock_given
+        self._lock_given, self._waits_for_lock = keeping.microbench_lock_given, keeping.microbench_waits_for_lock
         self._begins, self._ends = keeping.microbench_samples, library.microbench_samples
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible: tuple[str, str] | None = None  # why samples are missing, and what to do
@@ -267,6 +268,7 @@ class Sampler:
         self._processor = [0, 0, 0]  # the same of all samples
         self._kept: list[Kept] = []  # what the kernel says of the main thread, of this one, and of the main one's call
         self._lacked_ns = 0
+        self._sampled_ns = 0  # the last sample
         self._absent_ns = 0  # the end of the main thread's last time without a processor or the lock
         self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples, late ones, ones at work
 
@@ -303,7 +305,7 @@ class Sampler:
                     if wanted or self._since is not None:
                         self._account(wanted, holder)
                     own_ns = time.thread_time_ns() - before_ns - self._collected_ns
-                    takes_ns += (max(own_ns, min(lost_ns, MOST_LOST_NS)) - takes_ns) / LAST
+                    takes_ns += (max(own_ns, min(lost_ns, MOST_LOST_NS)) - takes_ns) / NEWEST
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
                 self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
@@ -347,6 +349,7 @@ class Sampler:
         holder = next(filter(None, elsewhere), 0) if kept else 0
         computes = not self._in_kernel()
         works = bool(self._lock_given()) or computes
+        self._without_lock(stacks, works, now_ns)
         for thread, runs, waits in stacks:
             number = thread & THREAD
             mains = works and number == self._main_thread
@@ -365,6 +368,21 @@ class Sampler:
             self._close(number, self._open.pop(number))
         call = self._kept[2].words()[:1] if holder else []  # where the kernel tells in which call the main thread is
         return 0 if FUTEX and call and call[0].isdigit() and call[0] != FUTEX else holder
+
+    def _without_lock(self, stacks: list[tuple[int, int, int]], main_works: bool, now_ns: int) -> None:
+        """Note which threads that call CUDA, but the main one, have waited for Python's lock since the last sample.
+
+        Of the others one that runs Python has had it, the main thread only if it works.
+        """
+        run = {thread & THREAD: runs for thread, runs, waits in stacks if runs and runs == waits}
+        waiting = {number for number in run if number != self._main_thread and self._waits_for_lock(number)}
+        lacks = waiting if main_works else waiting | {self._main_thread}
+        running = (runs for number, runs in run.items() if number not in lacks)
+        holder = next(running, 0) if waiting else 0
+        begin_ns = max(self._sampled_ns, now_ns - cells.FOLLOWING_NS)
+        if holder and begin_ns < now_ns:  # else this thread has it
+            self._cells += [cells.locked(holder, begin_ns, now_ns, number) for number in waiting]
+        self._sampled_ns = now_ns
 
     def _in_kernel(self) -> bool:
         """Whether the main thread is in a call of the kernel. True where the kernel does not tell."""

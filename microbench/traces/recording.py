@@ -490,8 +490,8 @@ class _Reader:
             self._add_ranges(Category.LINE, thread, found)
             for found in self._functions(rows):
                 self._add_ranges(Category.FUNCTION, thread, within(found, first_ns, last_ns))
-            of_main = 0 if number == main else NONE
-            for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, of_main), (cells.LOCKED, of_main)):
+            of_main, lacks = (0, 0) if number == main else (NONE, number)
+            for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, of_main), (cells.LOCKED, lacks)):
                 self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
         return counted(list(each.values()), at_ns)
 
