@@ -51,6 +51,20 @@ def test_what_reads_values_to_check_them_is_named() -> None:
         assert ("validate_args=False" in advice.first(diagnose(trace, costs()), (waits,))) == named
 
 
+@pytest.mark.parametrize(("size", "count", "said"), [
+    (64, 8.0, advice.UPLOADS), (64, 1.0, advice.FIRST["copies pageable memory"]),
+    (1 << 20, 8.0, advice.FIRST["copies pageable memory"]),
+])  # fmt: skip
+def test_many_small_uploads_are_made_on_the_gpu(size: int, count: float, said: str) -> None:
+    made = Recorder()
+    for _ in range(3):
+        call = made.call("cudaMemcpyAsync", 2000)
+        made.submit(call, "Memcpy HtoD", 1000, kind="copy", memories=("pageable", "device"), size=size)
+    trace = msgspec.structs.replace(made.trace(), format="microbench recording", versions={"torch": "2"})
+    copies = Blocker("copies pageable memory", "cudaMemcpyAsync", "train.py:8 main", count)
+    assert advice.first(diagnose(trace, costs()), (copies,)) == said
+
+
 @pytest.mark.parametrize(("package", "call", "part"), [
     ("torch", "cudaFree", "gives memory back and gets it anew"),
     ("torch", "cudaMalloc", "gets more memory in these steps"),

@@ -149,6 +149,22 @@ def test_the_window_in_which_the_loop_turns_is_shown() -> None:
     assert len(one_window(without).work) == 4000
 
 
+def test_a_window_full_of_an_evaluation_is_not_shown() -> None:
+    """Its loop turns in no other window, and that of the program does."""
+    made = Recorder()
+    made.launches(50)
+    edges = [0, made.now_ns]
+    for evaluations, turns in ((100, 6), (0, 30)):
+        for turn in range(turns):
+            made.launches(20)
+            for _ in range(evaluations if turn == turns - 1 else 0):
+                made.launches(20)
+                made.turn(1)
+            made.turn()
+        edges.append(made.now_ns + 1)
+    assert len(one_window(made.trace(windows=tuple(itertools.pairwise(edges)))).work) == 600
+
+
 @pytest.mark.parametrize("replayed", [True, False])
 def test_bodies_of_conditional_nodes_make_no_stream_wait(replayed: bool) -> None:
     """XLA's loops on the GPU: each body follows the last one after 20 us, in the same replay. Between launches nothing

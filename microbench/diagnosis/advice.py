@@ -13,7 +13,7 @@ from microbench.diagnosis.diagnosis import Bound, Diagnosis
 from microbench.diagnosis.recorded import COPY_IN, Blocker, layer_of
 from microbench.diagnosis.steps import runs_python, to_host
 from microbench.diagnosis.turns import function_of, parts_of
-from microbench.traces.trace import NONE, Trace
+from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Trace
 
 Program = Literal["generate", "graphs", "training", "torch", "jax", "numba", "cupy", "other"]
 
@@ -57,6 +57,8 @@ FIRST = {
     "allocates": "Allocate before the step, or from a memory pool",
     "loads code": "Run each kernel once before the capture",
 }
+UPLOADS = "Make small tensors on the GPU (torch.full, torch.arange, device=), or copy one tensor for all of them"
+SEVERAL = 4  # small copies of a place in a step
 OF_NUMBA = (
     "Pass arrays of the GPU, made once before the loop (cuda.to_device), and copy back what is read: a launch copies "
     "NumPy's arrays to the GPU and back"
@@ -163,6 +165,8 @@ def first(diagnosis: Diagnosis, blockers: tuple[Blocker, ...]) -> str:
 def _remedy(trace: Trace, blocker: Blocker) -> str:
     if blocker.why in (COPY_IN, "copies pageable memory") and program_of(trace) == "numba":
         return OF_NUMBA
+    if blocker.why == "copies pageable memory" and blocker.count >= SEVERAL and _uploads_little(trace):
+        return UPLOADS
     if blocker.why != "waits for the GPU" or not _reads_values(trace):
         return FIRST[blocker.why] if runs_python(trace) else FIRST[blocker.why].partition(": .to(")[0]
     recording = trace.format == "microbench recording"
@@ -177,6 +181,14 @@ def values_read(trace: Trace) -> npt.NDArray[np.bool_]:
     size = trace.work["bytes"]
     found: npt.NDArray[np.bool_] = to_host(trace.work) & (size != NONE) & (size <= VALUE_BYTES)
     return found
+
+
+def _uploads_little(trace: Trace) -> bool:
+    """Whether at least half of what a program of PyTorch copies to the GPU is small, such as a list as a tensor."""
+    work, device = trace.work, MEMORIES.index("device")
+    copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == device) & (work["source"] != device)
+    small = copies & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
+    return program_of(trace) in OF_TORCH and bool(2 * np.count_nonzero(small) >= np.count_nonzero(copies) > 0)
 
 
 def _reads_values(trace: Trace) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -13,7 +14,7 @@ from microbench.core.errors import UsageError
 from microbench.core.units import as_time
 from microbench.diagnosis.health import MOST_UNKNOWN, WITHOUT, Chosen, launches_of
 from microbench.diagnosis.idle import busiest
-from microbench.diagnosis.turns import COVERED, FEWEST, loops_of
+from microbench.diagnosis.turns import COVERED, FEWEST, LONGEST, loops_of
 from microbench.traces.collector import MAX_TIME_NS
 from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
 
@@ -122,26 +123,37 @@ def _windows(trace: Trace) -> Iterator[Trace]:
     """The windows of a recording that submit work, most work first; without the first one, if there are others.
 
     Those whose work is submitted while a loop of the program's own turns come before those in which it still begins.
+    First are those of a loop that turns in others, too: one may be full of an evaluation.
     """
     # When its call began; kernels without a call belong to no window.
     owners = np.append(trace.calls["begin_ns"], MAX_TIME_NS)[trace.work["call"]]
     counts = [int(np.count_nonzero((begin_ns <= owners) & (owners < end_ns))) for begin_ns, end_ns in trace.windows]
     if any(counts[1:]):
         counts[0] = 0
-    own = [loop.all_ns for loop in loops_of(trace) if loop.own and len(loop.submits)] if len(counts) > 1 else []
-    turns_ns = np.sort(np.concatenate([np.empty(0, np.int64), *own]))
+    own = [loop for loop in loops_of(trace) if loop.own and len(loop.submits)] if len(counts) > 1 else []
     submits_ns = np.sort(trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])])
 
-    def turns(window: tuple[int, int]) -> bool:
-        """Whether most calls of the window submit work while such a loop turns."""
-        ends_ns = turns_ns[slice(*np.searchsorted(turns_ns, window))]
-        if len(ends_ns) < FEWEST:
+    def turns(window: tuple[int, int], ends_ns: npt.NDArray[np.int64], longest_ns: float = math.inf) -> bool:
+        """Whether most calls of the window submit work in turns that end at these times."""
+        inside = ends_ns[slice(*np.searchsorted(ends_ns, window))]
+        if len(inside) < FEWEST:
             return False
-        whole, inside = (np.diff(np.searchsorted(submits_ns, one))[0] for one in (window, ends_ns[[0, -1]]))
-        return bool(inside >= COVERED * whole)
+        each = np.diff(np.searchsorted(submits_ns, inside))[np.diff(inside) <= longest_ns]
+        return bool(each.sum() >= COVERED * np.diff(np.searchsorted(submits_ns, window))[0])
 
-    turning = [count >= TENTH * max(counts) and turns(of) for count, of in zip(counts, trace.windows, strict=True)]
-    for number in sorted(np.flatnonzero(counts).tolist(), key=lambda number: (not turning[number], -counts[number])):
+    ends_ns = np.sort(np.concatenate([np.empty(0, np.int64), *(loop.all_ns for loop in own)]))
+    likely = [count >= TENTH * max(counts) for count in counts]
+    turning = [one and turns(of, ends_ns) for one, of in zip(likely, trace.windows, strict=True)]
+    common = [False] * len(counts)
+    for loop in own:
+        if sum(np.diff(np.searchsorted(loop.all_ns, of))[0] >= FEWEST for of in trace.windows) > 1:
+            longest_ns = LONGEST * loop.turn_s * 1e9
+            common = [
+                most or (one and turns(of, loop.all_ns, longest_ns))
+                for most, one, of in zip(common, likely, trace.windows, strict=True)
+            ]
+    order = sorted(range(len(counts)), key=lambda at: (not common[at], not turning[at], -counts[at]))
+    for number in (one for one in order if counts[one]):
         yield _window(trace, *trace.windows[number], owners)
 
 
