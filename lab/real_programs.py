@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from programs import BY_NAME, PROGRAMS, Program, judged, measured
 
-from microbench.recorder.library import library
-from microbench.recorder.program import WHOLE, variables
+from microbench.core.c_library import library
+from microbench.recorder.program import SOURCE, WHOLE, variables
 
 SECONDS = 280.0  # for measure as a whole
 IMPORT_S, PROGRAM_S = 60.0, 45.0
@@ -100,7 +100,7 @@ def started(program: Program, parts: Path) -> Iterator[Child]:
 
 def recorder_in(folder: Path) -> dict[str, str]:
     """The variables of a process that microbench watch records into this folder."""
-    made = library()
+    made = library(SOURCE)
     assert made is not None, "no C compiler works here"
     return variables(folder, folder, WHOLE, made, injected=False)
 

@@ -126,8 +126,8 @@ def child(way: str, program: str, folder: Path) -> None:
 
 def begin_recorder(way: str, folder: Path) -> None:
     """Begin to record this process as watch does, with the kinds of records of this way."""
-    from microbench.recorder.library import OPTIONS, SOURCE, library
-    from microbench.recorder.program import How
+    from microbench.core.c_library import OPTIONS, library
+    from microbench.recorder.program import SOURCE, How
 
     where = SOURCE.parent
     spec = importlib.util.spec_from_file_location(
@@ -136,7 +136,7 @@ def begin_recorder(way: str, folder: Path) -> None:
     assert spec is not None
     sys.modules["_watch"] = importlib.util.module_from_spec(spec)
     recorder: Any = importlib.import_module("_watch.recorder")
-    made, recordings = library(), folder / way
+    made, recordings = library(SOURCE), folder / way
     recordings.mkdir()
     if way == "kernels":
         text, source, made = SOURCE.read_text(encoding="utf-8"), recordings / "kernels.c", recordings / "kernels.so"

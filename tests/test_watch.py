@@ -17,8 +17,9 @@ from command_line import call
 from typer.testing import Result
 from watched import CELLS_OF_A_STEP, NotPython, Place, cells_of, turning
 
+from microbench.core import c_library
 from microbench.core.errors import ExitCode
-from microbench.recorder import library, program
+from microbench.recorder import program
 from microbench.traces.reading import read
 
 STEPS = "import torch\ntorch.steps(30)\n"
@@ -180,7 +181,7 @@ def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monk
 def test_without_a_compiler_and_a_library_the_program_runs_and_one_line_says_why(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(library, "prebuilt", lambda source, machine: here / "none")
+    monkeypatch.setattr(c_library, "prebuilt", lambda source, machine: here / "none")
     monkeypatch.setenv("PATH", str(here))
     monkeypatch.delenv("CC", raising=False)
     result = watched(f"import os\nassert 'CUDA_INJECTION64_PATH' not in os.environ\n{STEPS}print('ran')\nexit(5)")

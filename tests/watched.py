@@ -11,8 +11,8 @@ import pytest
 from c_library import TWIN, compiled
 from test_traces_nsys import sound
 
+from microbench.core.c_library import library
 from microbench.recorder import program
-from microbench.recorder.library import library
 from microbench.recorder.program import WHOLE, How
 from microbench.traces.reading import read
 from microbench.traces.trace import Trace
@@ -59,7 +59,7 @@ class Place:
             shutil.copy(folder / "cupti_stand_in.so", copy)
         (self.site / "torch").mkdir()
         (self.site / "torch" / "__init__.py").write_text(TORCH)
-        made = library()
+        made = library(program.SOURCE)
         assert made is not None
         self.library = made
 

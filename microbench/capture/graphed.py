@@ -515,7 +515,7 @@ class Graph:
 def _looking() -> Any:
     """What makes a compiled function that looks at places; None without microbench, or a library for this machine."""
     try:
-        from microbench.recorder.library import library
+        from microbench.core.c_library import library
 
         path = library(Path(__file__).with_name("looking.c"))
         made = ctypes.PyDLL(str(path)).looking if path is not None else None

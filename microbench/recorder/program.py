@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from microbench.core import files
+from microbench.core import c_library, files
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.recorder import cupti, library, recorder
+from microbench.recorder import cupti, recorder
 from microbench.recorder.job import HARMLESS, HELD, Job
 
 INJECTED = Path(__file__).parent / "inject"
 VARIABLE = "MICROBENCH_WATCH"
+SOURCE = Path(__file__).with_name("recorder.c")
+# The driver loads what this names into each process that starts CUDA. Programs of Python load the recorder themselves.
+INJECTION = "CUDA_INJECTION64_PATH"
 MOST_BYTES = 1 << 20  # of the reasons of one process
 
 
@@ -41,7 +44,7 @@ NO_PATH = Reason(
     "name another temporary folder by TMPDIR",
 )
 OTHERS_INJECTION = Reason(
-    f"programs that are not Python, because {library.VARIABLE} is set already",
+    f"programs that are not Python, because {INJECTION} is set already",
     "unset it, unless another tool needs it",
 )
 
@@ -79,9 +82,9 @@ def begin_here(
 
     ``tell`` and ``held`` are as in recorder.begin. Raises NotRecorded and OSError.
     """
-    made = library.library()
+    made = c_library.library(SOURCE)
     if made is None:
-        raise cupti.NotRecorded(*library.MISSING)
+        raise cupti.NotRecorded(*c_library.MISSING)
     settings = {**_settings(folder, WHOLE._replace(stacks=stacks), made), "file": None if file is None else str(file)}
     return recorder.begin("", settings, tell, held)
 
@@ -106,7 +109,7 @@ def watch(
     about once a second until the command ends; signals wait until it returns. Neither may raise. Raises UsageError,
     before the command begins, if the recorder or the command cannot be started.
     """
-    made = library.library()
+    made = c_library.library(SOURCE)
     with contextlib.ExitStack() as stack:
         before = stack.enter_context(signals_held())
         try:
@@ -115,8 +118,8 @@ def watch(
             raise UsageError(
                 f"the temporary folder cannot be used: {error.strerror or error}", "name another one by TMPDIR"
             ) from error
-        taken = os.environ.get(library.VARIABLE, "") not in ("", str(made))  # it is ours under another watch
-        missed = [Reason(*library.MISSING)] if made is None else [OTHERS_INJECTION] * taken
+        taken = os.environ.get(INJECTION, "") not in ("", str(made))  # it is ours under another watch
+        missed = [Reason(*c_library.MISSING)] if made is None else [OTHERS_INJECTION] * taken
         added = {} if made is None else variables(folder.absolute(), reasons, how, made, injected=not taken)
         if made is not None and os.pathsep in str(_on_python_path(reasons)):
             missed.append(NO_PATH)
@@ -175,7 +178,7 @@ def variables(folder: Path, reasons: Path, how: How, made: Path, *, injected: bo
     words |= {"FOLDER": str(folder), "WHOLE": "1" if how.whole else "", "ORDERS": how.orders}
     words |= {"PYTHON": str(INJECTED / "sitecustomize.py")}
     words |= {"CUDA": ",".join(map(str, cupti.majors())), "CUPTI": next(cupti.paths(), "")}
-    return {**ours, library.VARIABLE: str(made), **{f"{VARIABLE}_{name}": value for name, value in words.items()}}
+    return {**ours, INJECTION: str(made), **{f"{VARIABLE}_{name}": value for name, value in words.items()}}
 
 
 def left(folder: Path) -> list[Reason]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from microbench.core.c_library import MISSING, library
 from microbench.core.errors import UsageError
-from microbench.recorder.library import MISSING, library
 from microbench.traces.collector import MAX_NAMES, MAX_THREADS, NO_ROW, Field
 from microbench.traces.events import CATEGORIES, CUT_TAIL, DAMAGED, FACT_KEYS, MALFORMED, ChromeReader
 from microbench.traces.stream import TraceStream

@@ -1,8 +1,4 @@
-"""Gets a C library, which records programs or serves Python: from the package, else compiled for this user.
-
-Programs of Python load the recorder themselves. CUDA's driver loads the library that CUDA_INJECTION64_PATH names into
-each other process that starts CUDA.
-"""
+"""Gets a C library, which records programs or serves Python: from the package, else compiled for this user."""
 
 from __future__ import annotations
 
@@ -20,9 +16,7 @@ import platformdirs
 
 from microbench.core import files
 
-SOURCE = Path(__file__).with_name("recorder.c")
-IN_CHECKOUT = (SOURCE.parents[2] / "pyproject.toml").is_file()
-VARIABLE = "CUDA_INJECTION64_PATH"
+IN_CHECKOUT = (Path(__file__).parents[2] / "pyproject.toml").is_file()
 # The library stays loaded, because CUPTI calls it until the process is gone.
 OPTIONS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-z,nodelete")
 COMPILERS = ("cc", "gcc", "clang")
@@ -34,7 +28,7 @@ MISSING = (
 )
 
 
-def library(source: Path = SOURCE) -> Path | None:
+def library(source: Path) -> Path | None:
     """The library of a source; None without one for this machine and without a C compiler that works.
 
     The package's own comes first, but in a checkout what the compiler makes.
