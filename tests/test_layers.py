@@ -43,18 +43,18 @@ LINES = {
     "core": 1599,  # async functions and generators are run
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
-    "recorder": 1781,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
+    "recorder": 1786,  # opens no file while a program runs; Python joins what CUDA's driver has begun; signals once
     "gpu": 8562,  # CuTe DSL and TileLang
     "meter": 951,
     "experiments": 10258,  # compilers have bounded memory; green contexts; device launches and priorities in graphs
     "benchmarks": 4901,  # rates of functions; green contexts; device launches and priorities in graphs
-    "capture": 3792,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
+    "capture": 3799,  # what ends a capture is named; iterators, hooks, gradients and host tensors are noticed
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 4002,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3625,  # bytes of collectives; calls inside others
-    "diagnosis": 9274,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
+    "diagnosis": 9275,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8178,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3530,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches

@@ -24,7 +24,7 @@ from microbench.diagnosis.turns import in_pauses
 from microbench.diagnosis.unwatched import between_windows
 from microbench.diagnosis.window import one_window
 from microbench.model.workload import KERNEL_MEMSET, Copies, HostWork, Kernels, Part, Wait
-from microbench.traces.trace import NONE, RANGE_KINDS, STACKS, Memory, Pause
+from microbench.traces.trace import NONE, RANGE_KINDS, STACKS, Memory, Pause, Processor
 
 TO_GPU: tuple[Memory, Memory] = ("pageable", "device")
 FROM_GPU: tuple[Memory, Memory] = ("device", "pageable")
@@ -608,6 +608,17 @@ def test_a_step_that_was_slower_while_nothing_recorded_has_a_slower_host() -> No
     slower, usual = diagnosed(made, given), diagnosed(made)
     assert slower.step.unwatched_s == pytest.approx(given, rel=0.01)
     assert slower.graph.step_s == pytest.approx(usual.graph.step_s, rel=0.02)
+
+
+@pytest.mark.parametrize(("ran", "found"), [(0.9, True), (0.7, False), (0.2, False)])
+def test_a_program_that_spins_in_cuda_calls_does_not_compute(ran: float, found: bool) -> None:
+    """Half of its time is in CUDA calls, and it had a processor there."""
+    made = Recorder()
+    for _ in range(10):
+        made.runs(10_000)
+        made.call("cudaStreamSynchronize", 10_000)
+    processor = Processor(1000, round(1000 * ran), 0, 2.0, 2)
+    assert recording.computes(msgspec.structs.replace(made.trace(), processor=processor)) == found
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,18 @@ def test_a_window_full_of_an_evaluation_is_not_shown() -> None:
     assert len(one_window(made.trace(windows=tuple(itertools.pairwise(edges)))).work) == 600
 
 
+def test_a_loop_of_a_warm_up_in_two_windows_comes_not_before_the_programs_own() -> None:
+    made = Recorder()
+    made.launches(50)
+    edges = [0, made.now_ns]
+    for loop, turns in ((1, 30), (1, 60), (0, 200)):
+        for _ in range(turns):
+            made.launches(10)
+            made.turn(loop)
+        edges.append(made.now_ns + 1)
+    assert len(one_window(made.trace(windows=tuple(itertools.pairwise(edges)))).work) == 2000
+
+
 @pytest.mark.parametrize("replayed", [True, False])
 def test_bodies_of_conditional_nodes_make_no_stream_wait(replayed: bool) -> None:
     """XLA's loops on the GPU: each body follows the last one after 20 us, in the same replay. Between launches nothing

@@ -350,6 +350,7 @@ class Graph:
         self.fixed = [(place, one) for place, one in enumerate(fixed) if one is not None]  # read where they are
         self._copied = [(place, one.detach()) for place, one in enumerate(inputs) if fixed[place] is None]
         arguments, named = mapped((arguments, named), iter(inputs).__next__)
+        _looking()  # which may take a second once
         self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         gc.collect()  # what only a cycle keeps may hold nodes of a backward that belong to another stream
         with contextlib.ExitStack() as after, contextlib.ExitStack() as failed:

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial, update_wrapper, wraps
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import numpy as np
@@ -56,7 +56,8 @@ OVER_SCATTER = 3.0
 LITTLE = 0.1  # of what is compared, which may be noise: the bias of the keys is one of 16 tensors of a layer
 RANDOM, USER = "random numbers of ", "your code"
 FROZEN_NOISE = "two calls of the function differ there, and two replays do not: what varies is frozen in the graph"
-MORE = 4  # calls of the function that show whether what a graph leaves is noise of the function
+# Calls or runs of the function that show whether what a graph leaves is noise, and equal ones that show that it is not.
+MORE, FEW_ALIKE = 4, 2
 SURE = 8  # such calls, which come by chance once in 256
 FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
 OTHER = "the graph computes something else"
@@ -457,37 +458,43 @@ class Base:
         self._apart, self._exact, self._own = partial(differences, unlike=unlike), exact, dict[str, Deviation]()
         self._run = plan.run(function, CHANGE_CALLS)
         if not exact:
-            self._widen(self._run, plan.run(_aside(function), CHANGE_CALLS))
+            self._widen(self._own, self._run, plan.run(_aside(function), CHANGE_CALLS))
 
     def feels(self, changed: Ran) -> bool:
         """Whether a run with another value differs by more than those with the same."""
-        return bool(self._over(self._apart(self._run, changed)))
+        return bool(self._over(self._apart(self._run, changed), self._own))
 
     def unlike_in(self, eager: Ran, graph: Ran, again: Callable[[], Ran]) -> list[Deviation]:
         """What differs, by more than that, between the function and its graph in runs in which a value has changed. The
         function runs ``again`` with that change if anything does: two runs may be alike by chance."""
+        own, alike = dict(self._own), 0  # what is noise after this change need not be after another
         for _ in range(0 if self._exact else MORE):
-            if not self._unlike(eager, graph):
+            if alike == FEW_ALIKE or not self._unlike(eager, graph, own):
                 break
-            self._widen(eager, again())
-        return self._unlike(eager, graph)
+            other = attempt(again)
+            if other.error is not None:
+                break
+            alike += not self._widen(own, eager, cast("Ran", other.result))
+        return self._unlike(eager, graph, own)
 
-    def _widen(self, one: Ran, other: Ran) -> None:
-        for deviation in self._apart(one, other):
-            _keep(self._own, deviation)
+    def _widen(self, own: dict[str, Deviation], one: Ran, other: Ran) -> list[Deviation]:
+        found = self._apart(one, other)
+        for deviation in found:
+            _keep(own, deviation)
+        return found
 
-    def _over(self, found: Iterable[Deviation], least: float = 0.0) -> list[Deviation]:
-        noise = max(_widest(filter(is_rounding, self._own.values())), least)
-        wide = {name: one.relative for name, one in self._own.items() if not is_rounding(one)}
+    def _over(self, found: Iterable[Deviation], own: dict[str, Deviation], least: float = 0.0) -> list[Deviation]:
+        noise = max(_widest(filter(is_rounding, own.values())), least)
+        wide = {name: one.relative for name, one in own.items() if not is_rounding(one)}
         return [one for one in found if one.relative > OVER_SCATTER * wide.get(one.name, noise)]
 
-    def _unlike(self, eager: Ran, graph: Ran) -> list[Deviation]:
+    def _unlike(self, eager: Ran, graph: Ran, own: dict[str, Deviation]) -> list[Deviation]:
         found = self._apart(eager, graph, CHANGE_AT)  # what differs before the change does not come from it
-        if not all(map(is_rounding, self._over(found))):
+        if not all(map(is_rounding, self._over(found, own))):
             return found
-        own = self._own
         before = _widest(one for one in found if one.name not in own or is_rounding(own[one.name]))
-        return [one for one in self._over(self._apart(eager, graph), before) if self._exact or not is_rounding(one)]
+        over = self._over(self._apart(eager, graph), own, before)
+        return [one for one in over if self._exact or not is_rounding(one)]
 
 
 def another(value: Any) -> Any:
@@ -520,9 +527,7 @@ class Both:
         self._tensors = 0
         # Noise that differs between two replays, too; by name, in how many calls it did not; replays for that.
         self._moves, self._still, self.extra = set[str](), Counter[str](), 0
-        self._near = set[
-            str
-        ]()  # where the graph was a little more than rounding apart, and the function nearly as much
+        self._near: set[str] = set()  # more than rounding apart, and at most OVER_SCATTER times as far as two calls
         self._found: dict[str, Deviation] = {}
         self.why = ""
         self.difference: Difference | None = None
@@ -543,10 +548,9 @@ class Both:
 
     @property
     def noise(self) -> list[str]:
-        """Names of what two calls of the function leave apart by more than rounding, or nearly as far as the graph, as
-        a gradient whose terms cancel out and the parameter that follows it. Empty if that is more than a little, or
-        what it returns."""
-        found = [one for one in self._scatter.values() if not is_rounding(one) or one.name in self._near]
+        """Names of what two calls of the function leave apart by more than rounding, such as a gradient whose terms
+        cancel out and the parameter that follows it. Empty if that is more than a little, or what it returns."""
+        found = [one for one in self._scatter.values() if not is_rounding(one)]
         known = not any(one.name.startswith("output") or math.isinf(one.relative) for one in found)
         few = known and len(found) <= LITTLE * self._tensors and self._over == OVER_SCATTER
         return [one.name for one in found] if few else []
@@ -596,9 +600,10 @@ class Both:
         return result
 
     def _unlike(self, found: Iterable[Deviation]) -> list[Deviation]:
-        """Those that are neither rounding nor noise."""
-        noise = self.noise
-        return [one for one in found if not is_rounding(one) and one.name not in noise]
+        """Those that are neither rounding nor noise, nor near where only a little is."""
+        few = len(self._near) <= max(LITTLE * self._tensors, 1)
+        known = {*self.noise, *(self._near if few else ())}
+        return [one for one in found if not is_rounding(one) and one.name not in known]
 
     def _turn(self, one: Callable[..., Any], here: Kept, arguments: Any, named: Any) -> tuple[Ran, Any]:
         """A call from that state: what it returned and left, and the result itself."""
@@ -636,7 +641,8 @@ class Both:
         for one in self._scatter.values():
             if one.name in noise and one.name not in self._moves and self._still[one.name] >= SURE:
                 return FROZEN_NOISE, one.told
-        own = {one.name: one.relative for one in self._scatter.values() if nudged or one.name in noise}
+        alone = {*noise, *self._near}  # compared with their own scatter
+        own = {one.name: one.relative for one in self._scatter.values() if nudged or one.name in alone}
         least = 0.0 if nudged else self.widest
         wide = [one for one in self._found.values() if one.relative > self._over * own.get(one.name, least)]
         if not wide:

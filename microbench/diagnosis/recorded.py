@@ -435,13 +435,14 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
 
 
 def computes(trace: Trace) -> bool:
-    """Whether the main thread of a program without Python had a processor for most of the time between its CUDA calls,
-    which may spin."""
+    """Whether the main thread of a program without Python had a processor for most of the time beside CUDA calls, in
+    which it may spin."""
     processor, calls = trace.processor if trace.samples is None else None, trace.calls
     if processor is None or not len(calls):
         return False
-    share = (calls["end_ns"] - calls["begin_ns"]).sum() / max(np.ptp([*calls["begin_ns"][:1], *calls["end_ns"]]), 1)
-    return bool(2 * processor.ran_ns > processor.all_ns * (1 + min(share, 1.0)))
+    span_ns = max(int(calls["end_ns"].max()) - int(calls["begin_ns"][0]), 1)
+    share = min(float((calls["end_ns"] - calls["begin_ns"]).sum()) / span_ns, 1.0)
+    return 2 * processor.ran_ns > processor.all_ns * (1 + share)
 
 
 def _alike(calls: Table, begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> float:

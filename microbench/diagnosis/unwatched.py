@@ -42,7 +42,7 @@ CALLED_S = 1e-6
 STEPS_AT_ONCE = 5
 FEWEST = 3  # times of a step in pauses
 NEAREST, ENOUGH = 2, 8  # pauses that count in any case, and times of a step that make others needless
-WORKS = 0.9  # a step in pauses takes at least this share of the GPU's work in a recorded one
+WORKS = 0.9  # a step in pauses takes at least this share of the GPU's work in a recorded one, or is wrong
 
 
 class Known(NamedTuple):
@@ -80,7 +80,7 @@ def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Consta
 
 def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -> Known | None:
     """The time of a step in pauses of the recording, from the turns of the steps' own loop, else from the host's waits;
-    None if there are too few, or if they are less than the GPU's work of a step, because the host ran ahead of it.
+    None if there are too few, or if they are far below the GPU's work of a step, because the host ran ahead of it.
 
     In ``window`` the steps show how many waits and calls a step has. Of many pauses the nearest count, because programs
     and hosts change with time.

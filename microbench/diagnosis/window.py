@@ -123,7 +123,7 @@ def _windows(trace: Trace) -> Iterator[Trace]:
     """The windows of a recording that submit work, most work first; without the first one, if there are others.
 
     Those whose work is submitted while a loop of the program's own turns come before those in which it still begins.
-    First are those of a loop that turns in others, too: one may be full of an evaluation.
+    Last come those in which the program's loop turns and does little: they may be full of an evaluation.
     """
     # When its call began; kernels without a call belong to no window.
     owners = np.append(trace.calls["begin_ns"], MAX_TIME_NS)[trace.work["call"]]
@@ -144,15 +144,15 @@ def _windows(trace: Trace) -> Iterator[Trace]:
     ends_ns = np.sort(np.concatenate([np.empty(0, np.int64), *(loop.all_ns for loop in own)]))
     likely = [count >= TENTH * max(counts) for count in counts]
     turning = [one and turns(of, ends_ns) for one, of in zip(likely, trace.windows, strict=True)]
-    common = [False] * len(counts)
+    behind, widest = [False] * len(counts), (0, 0.0)  # by the loop that turns in most windows, and has most of one
     for loop in own:
-        if sum(np.diff(np.searchsorted(loop.all_ns, of))[0] >= FEWEST for of in trace.windows) > 1:
-            longest_ns = LONGEST * loop.turn_s * 1e9
-            common = [
-                most or (one and turns(of, loop.all_ns, longest_ns))
-                for most, one, of in zip(common, likely, trace.windows, strict=True)
-            ]
-    order = sorted(range(len(counts)), key=lambda at: (not common[at], not turning[at], -counts[at]))
+        longest_ns, at_ns = LONGEST * loop.turn_s * 1e9, loop.all_ns
+        most = [one and turns(of, at_ns, longest_ns) for one, of in zip(likely, trace.windows, strict=True)]
+        often = [bool(np.diff(np.searchsorted(at_ns, of))[0] >= FEWEST) for of in trace.windows]
+        if any(most) and (sum(often), loop.turn_s) > widest:
+            widest = sum(often), loop.turn_s
+            behind = [one and not other for one, other in zip(often, most, strict=True)]
+    order = sorted(range(len(counts)), key=lambda at: (behind[at], not turning[at], -counts[at]))
     for number in (one for one in order if counts[one]):
         yield _window(trace, *trace.windows[number], owners)
 

@@ -542,8 +542,9 @@ static int far_number(void) {
     return getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > FAR_FILE ? FAR_FILE : (int)(most.rlim_cur * 7 / 8);
 }
 
-/* The kernel's files that say in which of its calls threads are: those that call CUDA, but for the main one. */
-enum { MOST_CALLING = 64 };
+/* The kernel's files that say in which of its calls threads are: those that call CUDA, but for the main one. They are
+ * opened at such a thread's first call with samples, which no other way tells; each has for a moment the lowest number. */
+enum { MOST_CALLING = 8 };
 static struct {
     uint32_t thread;
     int file;
@@ -551,8 +552,8 @@ static struct {
     bool waits;
 } calling[MOST_CALLING];
 static int calling_count;
-static bool watches_threads;
-static pthread_mutex_t calling_mutex = PTHREAD_MUTEX_INITIALIZER; /* of these */
+static atomic_bool watches_threads;
+static pthread_mutex_t calling_mutex = PTHREAD_MUTEX_INITIALIZER; /* of the first two */
 
 static void forget_thread(int place) {
     struct stat found;
@@ -563,23 +564,28 @@ static void forget_thread(int place) {
 }
 
 static void watch_thread(uint32_t thread) {
+    static _Thread_local unsigned watched;
     char name[64];
-    pthread_mutex_lock(&calling_mutex);
+    long own = syscall(SYS_gettid);
+    if (watched == generation || !watches_threads) return;
+    watched = generation;
+    if (own == process || READ(calling_count) >= MOST_CALLING) return;
+    snprintf(name, sizeof name, "/proc/self/task/%ld/syscall", own);
+    int near = open(name, O_RDONLY | O_CLOEXEC), far = near < 0 ? -1 : fcntl(near, F_DUPFD_CLOEXEC, far_number());
+    if (near >= 0) close(near);
+    if (far < 0) return;
+    pthread_mutex_lock(&calling_mutex); /* nothing within it can end the thread */
     for (int place = 0; place < calling_count; place++)
         if (calling[place].thread == thread) forget_thread(place); /* it has ended, and its number is another's */
-    long own = syscall(SYS_gettid);
-    if (watches_threads && own != process && calling_count < MOST_CALLING) {
-        snprintf(name, sizeof name, "/proc/self/task/%ld/syscall", own);
-        int near = open(name, O_RDONLY | O_CLOEXEC), far = near < 0 ? -1 : fcntl(near, F_DUPFD_CLOEXEC, far_number());
-        if (near >= 0) close(near);
-        if (far >= 0) {
-            calling[calling_count].thread = thread;
-            calling[calling_count].file = far;
-            calling[calling_count].waits = false;
-            fstat(far, &calling[calling_count++].identity);
-        }
+    bool kept = watches_threads && calling_count < MOST_CALLING;
+    if (kept) {
+        calling[calling_count].thread = thread;
+        calling[calling_count].file = far;
+        calling[calling_count].waits = false;
+        fstat(far, &calling[calling_count++].identity);
     }
     pthread_mutex_unlock(&calling_mutex);
+    if (!kept) close(far);
 }
 
 /* Give the name of the calling thread once a recording, if it has one of its own. */
@@ -588,7 +594,6 @@ static void name_thread(uint32_t thread) {
     char name[16] = "";
     if (named == generation) return;
     named = generation;
-    watch_thread(thread);
     if (!prctl(PR_GET_NAME, name) && strcmp(name, name_of_main)) give_fact("thread.%u=%s", thread, name);
 }
 
@@ -862,7 +867,7 @@ EXPORTED int microbench_asked(double seconds) {
     struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
     uint32_t state = READ(microbench_shared.asks);
     if (state != ASKS) syscall(SYS_futex, &microbench_shared.asks, FUTEX_WAIT_PRIVATE, state, &left, NULL, 0);
-    look_at_threads(); /* before this one waits for the lock, too: it gets it when they have given it up */
+    if (READ(microbench_shared.asks) != ASKS) look_at_threads(); /* before this thread wants the lock, too */
     want_lock();
     return READ(microbench_shared.asks) == ASKS;
 }
@@ -899,6 +904,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     if (paused && !waits(action)) return;
     find_stream_and_event(action, data, &stream, &event);
     name_thread(thread);
+    watch_thread(thread);
     if (!lock_calls()) {
         dropped_calls++;
         return;
@@ -1286,6 +1292,8 @@ static void clear(void) {
         pthread_mutex_init(&lock_mutex, NULL);
         pthread_mutex_init(&turns, NULL);
         pthread_mutex_init(&calling_mutex, NULL);
+        watches_threads = false;
+        while (calling_count) forget_thread(calling_count - 1);
         unlock_calls();
     }
     process = getpid();

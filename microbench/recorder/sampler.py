@@ -11,7 +11,8 @@ while this thread waits for that lock somebody has it, and a main thread that sl
 Between samples the sampler pauses for at least LEAST_PAUSE times as long as they take in the mean, so that many threads
 or deep stacks do not slow the program down. In the mean, because only the first sample of new code takes long.
 A file that is opened has for a moment the lowest free number, which another thread sees or expects for its own. So this
-thread opens its files while the program waits for it, moves them to high numbers, and opens none afterwards.
+thread opens its files while the program waits for it, moves them to high numbers, and opens none afterwards. The
+exception is one file for each thread but the main one that calls CUDA (recorder.c), at its first call.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WRITE_NS = 1_000_000_000
 MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
-MOST_BYTES = 4096  # of instructions before a call in which what it calls is looked for
+MOST_BYTES = 2048  # of instructions before a call in which what it calls is looked for
 NEAR_BYTES = 8192  # from the beginning of a function; columns are found from there on, which takes 0.1 ms for 2 KB
 LOCALS = "<locals>."
 SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a processor, that is noted
@@ -372,15 +373,19 @@ class Sampler:
     def _without_lock(self, stacks: list[tuple[int, int, int]], main_works: bool, now_ns: int) -> None:
         """Note which threads that call CUDA, but the main one, have waited for Python's lock since the last sample.
 
-        Of the others one that runs Python has had it, the main thread only if it works.
+        The main thread has had it if it works, else one of the others that run Python: of several one that is elsewhere
+        than at the last sample, because idle ones stay. Without one this thread has it.
         """
         run = {thread & THREAD: runs for thread, runs, waits in stacks if runs and runs == waits}
         waiting = {number for number in run if number != self._main_thread and self._waits_for_lock(number)}
-        lacks = waiting if main_works else waiting | {self._main_thread}
-        running = (runs for number, runs in run.items() if number not in lacks)
-        holder = next(running, 0) if waiting else 0
+        others = {number: runs for number, runs in run.items() if number not in waiting and number != self._main_thread}
+        if waiting and len(others) > 1:
+            others = {one: runs for one, runs in others.items() if self._open.get(one, (0,))[0] != runs} or others
+        holder = run.get(self._main_thread, 0) if main_works else 0
+        if waiting and not holder and others:
+            holder = next(iter(others.values()))
         begin_ns = max(self._sampled_ns, now_ns - cells.FOLLOWING_NS)
-        if holder and begin_ns < now_ns:  # else this thread has it
+        if holder and begin_ns < now_ns and len(self._cells) < MOST_WAITING:
             self._cells += [cells.locked(holder, begin_ns, now_ns, number) for number in waiting]
         self._sampled_ns = now_ns
 
