@@ -148,10 +148,11 @@ def _windows(trace: Trace) -> Iterator[Trace]:
     for loop in own:
         longest_ns, at_ns = LONGEST * loop.turn_s * 1e9, loop.all_ns
         most = [one and turns(of, at_ns, longest_ns) for one, of in zip(likely, trace.windows, strict=True)]
-        often = [bool(np.diff(np.searchsorted(at_ns, of))[0] >= FEWEST) for of in trace.windows]
-        if any(most) and (sum(often), loop.turn_s) > widest:
-            widest = sum(often), loop.turn_s
-            behind = [one and not other for one, other in zip(often, most, strict=True)]
+        ends = [int(np.diff(np.searchsorted(at_ns, of))[0]) for of in trace.windows]
+        several = sum(count >= FEWEST for count in ends)
+        if any(most) and (several, loop.turn_s) > widest:
+            widest, best = (several, loop.turn_s), max(itertools.compress(ends, most))
+            behind = [FEWEST <= count <= best / 2 and not one for count, one in zip(ends, most, strict=True)]
     order = sorted(range(len(counts)), key=lambda at: (behind[at], not turning[at], -counts[at]))
     for number in (one for one in order if counts[one]):
         yield _window(trace, *trace.windows[number], owners)
