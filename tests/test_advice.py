@@ -9,6 +9,7 @@ from test_diagnose import costs, diagnosed
 from microbench.core.units import as_time, times
 from microbench.diagnosis import advice, diagnosis, words
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
+from microbench.diagnosis.owners import LOCK
 from microbench.diagnosis.recorded import Blocker
 from microbench.model.constants import around
 from microbench.traces.trace import Loop
@@ -79,6 +80,23 @@ def test_allocation_is_told_by_library(package: str, call: str, part: str) -> No
     found = diagnose(trace, costs())
     assert found.bound == "allocation-bound"
     assert part in advised(found)["diagnose.allocation"]
+
+
+def test_what_to_do_about_the_lock_that_a_step_waits_for_comes_first() -> None:
+    """Most waits are short, and what parts the step into pieces is not what makes it slow."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(12):
+            with made.range(f"{LOCK} held at train.py:9 other", kind="python"):
+                made.runs(600_000 if kernel else 1_200_000)
+            made.launch(f"kernel_{kernel}", 2000)
+            if kernel % 2:
+                made.wait()
+        made.runs(20_000)
+    versions = {"torch": "2", "Python": "3.12"}
+    found = diagnose(msgspec.structs.replace(made.trace(), format="microbench recording", versions=versions), costs())
+    said = [finding.rule for finding in words.findings(found) if finding.severity == "advice"]
+    assert said == ["diagnose.pauses", "diagnose.pieces", "diagnose.library"]
 
 
 def test_without_better_advice_the_owner_of_most_host_time_comes_next() -> None:

@@ -612,7 +612,7 @@ def test_a_step_that_was_slower_while_nothing_recorded_has_a_slower_host() -> No
 
 @pytest.mark.parametrize(("ran", "found"), [(0.9, True), (0.7, False), (0.2, False)])
 def test_a_program_that_spins_in_cuda_calls_does_not_compute(ran: float, found: bool) -> None:
-    """Half of its time is in CUDA calls, and it had a processor there."""
+    """It spends half of its time in CUDA calls, which spin."""
     made = Recorder()
     for _ in range(10):
         made.runs(10_000)

@@ -150,7 +150,7 @@ def test_the_window_in_which_the_loop_turns_is_shown() -> None:
 
 
 def test_a_window_full_of_an_evaluation_is_not_shown() -> None:
-    """Its loop turns in no other window, and that of the program does."""
+    """The evaluation's loop turns in no other window. The program's loop does."""
     made = Recorder()
     made.launches(50)
     edges = [0, made.now_ns]

@@ -1094,7 +1094,7 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _storages(value: Any, within: int = 8) -> set[int]:
-    """Identities of the memory that the tensors in a value have, also those within containers and objects."""
+    """Identities of the memory of all tensors in a value, also within containers and objects."""
     if isinstance(value, torch.Tensor):
         return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
     found, waiting, seen = set[int](), [value], dict[int, Any]()

@@ -449,7 +449,7 @@ class Plan:
 
 
 class Base:
-    """Runs of a function whose values of the host stay the same, and how far they lie apart.
+    """How far runs of a function lie apart from one another while no value of the host is changed.
 
     With ``exact`` any difference counts. What is noise, by the names in ``unlike``, is not compared.
     """

@@ -184,7 +184,7 @@ def values_read(trace: Trace) -> npt.NDArray[np.bool_]:
 
 
 def _uploads_little(trace: Trace) -> bool:
-    """Whether at least half of what a program of PyTorch copies to the GPU is small, such as a list as a tensor."""
+    """Whether a program of PyTorch mostly makes small copies to the GPU, such as torch.tensor() of a list."""
     work, device = trace.work, MEMORIES.index("device")
     copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == device) & (work["source"] != device)
     small = copies & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)

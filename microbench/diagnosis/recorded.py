@@ -435,8 +435,8 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
 
 
 def computes(trace: Trace) -> bool:
-    """Whether the main thread of a program without Python had a processor for most of the time beside CUDA calls, in
-    which it may spin."""
+    """Whether the main thread of a program without Python mostly computes between its CUDA calls. In those it may spin,
+    which does not count."""
     processor, calls = trace.processor if trace.samples is None else None, trace.calls
     if processor is None or not len(calls):
         return False

@@ -134,7 +134,7 @@ def _windows(trace: Trace) -> Iterator[Trace]:
     submits_ns = np.sort(trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])])
 
     def turns(window: tuple[int, int], ends_ns: npt.NDArray[np.int64], longest_ns: float = math.inf) -> bool:
-        """Whether most calls of the window submit work in turns that end at these times."""
+        """Whether turns that end at these times submit most of the window's work."""
         inside = ends_ns[slice(*np.searchsorted(ends_ns, window))]
         if len(inside) < FEWEST:
             return False

@@ -166,7 +166,8 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.library": graph_s, "diagnose.graph_part": graph_s,
         "diagnose.interruptions": max(each(diagnosis, idle.causes["waits"]), late_s / 2),  # no graph holds them
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
-        "diagnose.pauses": _own_s(diagnosis) - builds_s, "diagnose.communication": each(diagnosis, idle.exposed_s),
+        "diagnose.pauses": max(_own_s(diagnosis) - builds_s, _awaiting_s(diagnosis)),
+        "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
         "diagnose.kernels": each(diagnosis, idle.busy_s) / 10,  # of kernels of which nothing more is known
         "diagnose.migrations": each(diagnosis, pages_s(diagnosis)),
@@ -181,6 +182,14 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.unfused": each(diagnosis, unfused_s(diagnosis)[0]) / 3,
         "diagnose.fp32": each(diagnosis, fp32_s(diagnosis)[0]) / 2,  # tensor cores leave less than half of it
     }  # fmt: skip
+
+
+def _awaiting_s(diagnosis: Diagnosis) -> float:
+    """The time of a step in s that goes without the wait that has most of its pauses, such as for Python's lock."""
+    step, recorded = diagnosis.step, diagnosis.recorded
+    most = _pausing(diagnosis, recorded) if recorded is not None else None
+    without = diagnosis.without.get(most.name) if most is not None and most.name.startswith(WAITING) else None
+    return step.unwatched_s - without.step_s if step is not None and without is not None else 0.0
 
 
 def _late_s(diagnosis: Diagnosis) -> float:

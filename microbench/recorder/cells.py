@@ -97,7 +97,7 @@ def absent(begin_ns: int, end_ns: int) -> bytes:
 
 
 def locked(frame: int, begin_ns: int, end_ns: int, thread: int = 0) -> bytes:
-    """A row that says: from then to then a thread waited for Python's lock."""
+    """The row of a time in which a thread waited for Python's lock."""
     return SAMPLES_ROW.pack(LOCKED, 0, 0, begin_ns, end_ns, 0, thread, 0, 0, 0, frame, 0)
 
 

@@ -371,10 +371,10 @@ class Sampler:
         return 0 if FUTEX and call and call[0].isdigit() and call[0] != FUTEX else holder
 
     def _without_lock(self, stacks: list[tuple[int, int, int]], main_works: bool, now_ns: int) -> None:
-        """Note which threads that call CUDA, but the main one, have waited for Python's lock since the last sample.
+        """Note which threads that call CUDA, without the main one, have waited for Python's lock since the last sample.
 
-        The main thread has had it if it works, else one of the others that run Python: of several one that is elsewhere
-        than at the last sample, because idle ones stay. Without one this thread has it.
+        If the main thread works, it had the lock. Else another thread that runs Python had it. Of several it is one
+        whose place has changed since the last sample, because idle ones stay.
         """
         run = {thread & THREAD: runs for thread, runs, waits in stacks if runs and runs == waits}
         waiting = {number for number in run if number != self._main_thread and self._waits_for_lock(number)}
