@@ -8,22 +8,15 @@ what changes a setting between calls: the graph must notice.
 from __future__ import annotations
 
 import collections
-import contextlib
 import contextvars
-import csv
 import enum
-import io
 import itertools
-import json
 import os
 import random
-import re
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import MappingProxyType, ModuleType
 from types import SimpleNamespace as Space
 from typing import Any
@@ -32,6 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from traps import main, notices, report_of, said  # noqa: F401 - tests take these from here
 
 DEVICE = "cuda"
 TRAPS: dict[str, tuple[Callable[[], Any], str]] = {}
@@ -903,69 +897,5 @@ def sorts() -> Any:
     return lambda a: torch.topk(a, 5, dim=1).values.cumsum(1), (x(),)
 
 
-def report_of(maker: Callable[[], Any]) -> Any:
-    """What `microbench graph` says of a function: its report."""
-    from microbench.capture.making import Report, examine
-
-    function, arguments = maker()[:2]
-    report = Report()
-    for _ in range(2):
-        function(*arguments)
-    examine(function, (arguments, {}), [], report, lambda stage: None)
-    return report
-
-
-def notices(maker: Callable[[], Any]) -> bool:
-    """Whether a graph computes as the function does, and is replayed, before and after a setting is changed."""
-    from microbench.capture.graphed import Graphed
-
-    function, arguments, change = maker()
-    graph = Graphed(function)
-    before = [graph(*arguments) for _ in range(6)][-1]
-    change()
-    after = [graph(*arguments) for _ in range(6)]
-    wanted = function(*arguments)
-    same = all(one.dtype == wanted.dtype and torch.equal(one, wanted) for one in after)
-    return same and not (before.dtype == wanted.dtype and torch.equal(before, wanted)) and graph.counts["captures"] == 2
-
-
-def said(report: Any) -> str:
-    """A report in one line."""
-    if report.blockers:
-        return "in the way: " + "; ".join(f"{one.call}: {one.advice}" for one in report.blockers)
-    if report.proved:
-        return f"proved{'' if report.exact else ', within ' + report.scatter}, varied {len(report.varied)}"
-    return f"{report.why}: {report.difference}"
-
-
-def main() -> None:
-    names = sys.argv[2:]
-    rows = [tuple(row) for row in json.loads(os.environ.get("TRAPS_SAID", "[]"))]
-    for name in names or [*TRAPS, *SETTINGS, *SOUND]:
-        maker, wanted = TRAPS[name] if name in TRAPS else ((SOUND | SETTINGS)[name], "")
-        began = time.perf_counter()
-        torch.manual_seed(1)
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                report = report_of(maker)
-            words = said(report)
-            right = bool(not report.proved and re.search(wanted, words)) if wanted else report.proved
-            if name in SETTINGS and right and not notices(maker):
-                words, right = "proved, but a setting that changes is not noticed", False
-        except Exception as error:  # noqa: BLE001
-            words, right = f"{type(error).__name__}: {error}"[:200], False
-        kind = "trap" if wanted else "setting" if name in SETTINGS else "sound"
-        rows.append((name, kind, "right" if right else "WRONG", words))
-        print(f"{'' if right else 'WRONG '}{name}: {words[:230]} ({time.perf_counter() - began:.1f} s)", flush=True)
-        if "illegal memory" in words:  # CUDA has ended in this process
-            left = names or [*TRAPS, *SETTINGS, *SOUND]
-            os.environ["TRAPS_SAID"] = json.dumps(rows)
-            os.execv(sys.executable, [sys.executable, __file__, sys.argv[1], *left[left.index(name) + 1 :]])
-    print(f"{sum(row[2] == 'right' for row in rows)} of {len(rows)} are right")
-    if len(sys.argv) > 1:
-        with Path(sys.argv[1]).open("w", newline="") as file:
-            csv.writer(file).writerows([("function", "kind", "verdict", "says"), *rows])
-
-
 if __name__ == "__main__":
-    main()
+    main(TRAPS, SETTINGS, SOUND, lambda: torch.manual_seed(1))

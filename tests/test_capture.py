@@ -207,7 +207,7 @@ def test_what_ends_a_capture_is_named_with_its_line(
 ) -> None:
     import played_graphs
 
-    from microbench.capture import blockers
+    from microbench.capture import blockers, graphed
 
     layers = load_module(
         tmp_path / "site-packages" / "fast_layers" / "layers.py", "def turned(a):\n    return a.cos()\n"
@@ -246,7 +246,7 @@ def test_what_ends_a_capture_is_named_with_its_line(
     locals_of = {one.__name__: one for one in (of_an_operation, of_a_backward_pass, of_another_library)}
     monkeypatch.setattr(played_graphs, "Recording", Breaking)
     monkeypatch.setattr(blockers, "broken", lambda stream: bool(ended))
-    monkeypatch.setattr(blockers, "after_failure", lambda stream: ended.clear())
+    monkeypatch.setattr(graphed, "after_failure", lambda stream: ended.clear())
     report = examined(step, torch.randn(8))
     assert not report.proved
     assert re.search(says, report.rest.why if blocked else report.why), report
@@ -1676,7 +1676,7 @@ def test_state_is_compared_although_memory_ends_the_keeping_of_outputs(monkeypat
     from microbench.capture import proof
 
     free, total = itertools.count(4000, -500), torch.zeros(2)
-    monkeypatch.setattr(proof, "_free_bytes", lambda: next(free))
+    monkeypatch.setattr(proof, "free_bytes", lambda: next(free))
 
     def step(a: Any) -> Any:
         total.add_(a.sum(0) * (2 if torch.cuda.is_current_stream_capturing() else 1))

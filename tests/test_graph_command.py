@@ -264,7 +264,7 @@ def test_a_function_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("def step():\n    return 1\n", "does not use PyTorch"),
+        ("def step():\n    return 1\n", "none of PyTorch, CuPy, Numba and cuda.core"),
         ("def step(x, y):\n    return x\n", "missing a required argument: 'x'; --setup"),
         ("async def step():\n    return 1\n", "async or generator"),
         ("def step():\n    import os\n    os._exit(3)\n", "ended at calling"),

@@ -16,17 +16,23 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from microbench.capture.graphed import after_failure, of_library
+from microbench.capture.graphed import (
+    TENSOR,
+    Captured,
+    TorchDispatchMode,
+    handle_of,
+    of_library,
+    torch,
+    uses_torch,
+)
+from microbench.capture.suspects import suspected
 from microbench.experiments.own.culprit import Followed, attempt, follow
 
 GPU = "cuda"
@@ -36,10 +42,12 @@ ADVICE = {
     "item": "keep the tensor, and read it after the loop or every hundredth step",
     "to_host": "copy results to the host after the step, not in it",
     "to_gpu": "make the tensor on the GPU once, before the loop, or pass it as an input",
-    "sizes": "make the indices once, before the loop (mask.nonzero()), or keep the size fixed by torch.where",
+    "sizes": "make the indices once, before the loop (mask.nonzero()), or keep the size fixed by where()",
     "wait": "remove it: a replay needs no wait within",
     "capturable": "give the optimizer capturable=True, and fused=True if it takes that: else it has more kernels then",
     "setting": "make it a tensor on the GPU (lr=torch.tensor(1e-3, device='cuda')), and fill it before the step",
+    "library": "keep it out of the graph, or compute it by a kernel of your own (for products: nvmath-python)",
+    "stream": "give the kernel a stream: kernel[grid, block, stream]",
     "print": "print after the step: a replay runs no code of the host",
     "file": "do it before or after the step: a replay runs no code of the host",
     "capture": "",
@@ -88,7 +96,7 @@ BUILDERS = re.compile(
     r"|<frozen importlib|/(linecache|inspect|tokenize|traceback|warnings)\.py$"
 )
 IN_MEMORY = (io.StringIO, io.BytesIO)  # mostly the call's own
-WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
+WAITS = [(one, "synchronize") for one in (torch.cuda, torch.cuda.Stream, torch.cuda.Event)] if torch else []
 
 
 class Blocker(NamedTuple):
@@ -109,27 +117,37 @@ class Blocker(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The blockers of one run, each line once; what they returned, in order; operations by line of the function."""
+    """The blockers of one run, each line once; what they returned, in order; operations by line of the function; of
+    calls that were tried, in order, whether a capture forbids them; and the function's globals and stream."""
 
     blockers: list[Blocker]
     results: list[Any]
     operations: Counter[int]
+    stopped: list[bool]
+    names: dict[str, Any]
+    stream: Any
 
 
-def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: list[Any]) -> Looked:
-    """Call ``call`` once, and find what in ``function``, which it calls, would stop a capture."""
+def blockers(
+    function: Callable[..., Any], call: Callable[[], Any], optimizers: list[Any], stream: Any = None
+) -> Looked:
+    """Call ``call`` once, and find what in ``function``, which it calls, would stop a capture. ``stream`` is the
+    function's own."""
     found: list[Blocker] = [
         Blocker("capturable", "", f"{type(one).__name__}.step", "its step count is on the host", ADVICE["capturable"])
         for one in optimizers
         if any(group.get("capturable") is False for group in one.param_groups)
     ]
     before = settings(optimizers)
-    looking = Looking(code=getattr(inspect.unwrap(function), "__code__", None))
-    with looking, _watched(looking), ExitStack() as stack:
-        # Libraries ask whether a capture is going on, and then leave out what would stop it.
-        stack.enter_context(mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True))
-        for name in (one for one in dir(torch.optim.Optimizer) if one.endswith("graph_capture_health_check")):
-            stack.enter_context(mock.patch.object(torch.optim.Optimizer, name))
+    inner = inspect.unwrap(function)
+    looking, names = Looking(code=getattr(inner, "__code__", None)), getattr(inner, "__globals__", {})
+    with _watched(looking), suspected(looking, names, stream), ExitStack() as stack:
+        if torch:
+            stack.enter_context(looking)
+            # Libraries ask whether a capture is going on, and then leave out what would stop it.
+            stack.enter_context(mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True))
+            for name in (one for one in dir(torch.optim.Optimizer) if one.endswith("graph_capture_health_check")):
+                stack.enter_context(mock.patch.object(torch.optim.Optimizer, name))
         call()
     looking.frame = None  # it holds what the call made
     found += looking.found
@@ -148,7 +166,7 @@ def blockers(function: Callable[..., Any], call: Callable[[], Any], optimizers: 
     for one in found:
         key = one.kind, one.line, one.call, one.at, one.within
         merged[key] = merged[key]._replace(times=merged[key].times + 1) if key in merged else one
-    return Looked(list(merged.values()), looking.results, looking.operations)
+    return Looked(list(merged.values()), looking.results, looking.operations, looking.stopped, names, stream)
 
 
 def settings(optimizers: list[Any]) -> dict[tuple[int, int, str], Any]:
@@ -166,12 +184,17 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operation, and keeps what those return that a capture forbids. With ``results`` it gives them back
     instead of running them. Operations are counted by the line of ``code`` that leads to them."""
 
-    def __init__(self, results: list[Any] | None = None, code: types.CodeType | None = None) -> None:
+    def __init__(
+        self, results: list[Any] | None = None, code: types.CodeType | None = None, stopped: Sequence[bool] = ()
+    ) -> None:
         super().__init__()
         self.found: list[Blocker] = []
         self.results: list[Any] = []
         self.operations: Counter[int] = Counter()
         self.given = iter(results) if results is not None else None
+        self.quiet = False  # while a call is tried
+        self.stopped: list[bool] = []
+        self.stops = iter(stopped)
         self._code = code
         self.frame: types.FrameType | None = None
 
@@ -184,6 +207,8 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
         return self.frame.f_lineno if self.frame is not None else 0
 
     def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.quiet:
+            return function(*args, **(kwargs or {}))
         kind = kind_of(function, args, kwargs or {})
         if self._code is not None:
             self.operations[self._at()] += 1
@@ -199,6 +224,8 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
 
     def note(self, kind: str, call: str, why: str) -> None:
         """Keep a blocker with the user's line."""
+        if self.quiet:
+            return
         at, frame = self._at(), sys._getframe(1)
         line, within = user_line(frame)
         line, package = line or user_line(self.frame)[0], library(frame)  # autograd's thread has no line of the user's
@@ -210,7 +237,7 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
 def kind_of(function: Any, args: Any, kwargs: Any) -> str:
     """Why an operation stops a capture, as a key of ADVICE; "" if it does not."""
     name = function.overloadpacket.__name__
-    tensors = [one for one in args if isinstance(one, torch.Tensor)]
+    tensors = [one for one in args if isinstance(one, TENSOR)]
     if name == "_local_scalar_dense":
         return "item" if tensors and tensors[0].device.type == GPU else ""
     if name in ("_to_copy", "copy_"):
@@ -226,7 +253,7 @@ def kind_of(function: Any, args: Any, kwargs: Any) -> str:
     if on_gpu and name in BY_VALUES:
         return "sizes"
     if on_gpu and name in ("index", "index_put", "index_put_") and len(args) > 1:
-        chosen = [one for one in args[1] or () if isinstance(one, torch.Tensor)]
+        chosen = [one for one in args[1] or () if isinstance(one, TENSOR)]
         if any(one.device.type != GPU for one in chosen):
             return "to_gpu"
         return "sizes" if any(one.dtype in (torch.bool, torch.uint8) for one in chosen) else ""
@@ -250,18 +277,21 @@ def _called(looking: Looking, frame: types.FrameType, event: str, function: Any)
         file = within.f_code.co_filename
         if BUILDERS.search(file) or file.startswith(HERE):  # which reads lines of the code
             return
-        within = within.f_back if of_library(within.f_code) else None
+        imported = within.f_code.co_name == "<module>"
+        within = within.f_back if imported or of_library(within.f_code) else None
     looking.note("file", function.__name__, "a replay reads, writes and starts nothing")
 
 
 def _checkpoints(looking: Looking) -> AbstractContextManager[Any]:
     """Notes what torch.save writes on Python 3.12, whose profiler sees no function of pybind11."""
 
-    def saved(*args: Any, real: Callable[..., Any] = torch.save, **named: Any) -> Any:
+    real: Any = torch and torch.save
+
+    def saved(*args: Any, **named: Any) -> Any:
         looking.note("file", "save", "a replay reads, writes and starts nothing")
         return real(*args, **named)
 
-    seen = looking.given is None and sys.version_info[:2] == (3, 12)
+    seen = torch and looking.given is None and sys.version_info[:2] == (3, 12)
     return mock.patch.object(torch, "save", saved) if seen else nullcontext()
 
 
@@ -288,7 +318,8 @@ def _watched(looking: Looking) -> Iterator[None]:
 
         def make(data: Any, *args: Any, **named: Any) -> Any:
             device = named.get("device")
-            on_gpu = device is not None and torch.device(device).type == GPU and not isinstance(data, torch.Tensor)
+            there = isinstance(data, TENSOR) or hasattr(data, "__cuda_array_interface__")
+            on_gpu = device is not None and torch.device(device).type == GPU and not there
             if on_gpu and not trace:
                 return next(looking.given or iter(()), None)
             result = real(data, *args, **named)
@@ -317,7 +348,7 @@ def _watched(looking: Looking) -> Iterator[None]:
         for holder, name in WAITS:
             title = f"{getattr(holder, '__name__', 'cuda').rpartition('.')[2]}.{name}"
             stack.enter_context(mock.patch.object(holder, name, wait(title, getattr(holder, name))))
-        for name in ("tensor", "as_tensor"):
+        for name in ("tensor", "as_tensor") if torch else ():
             stack.enter_context(mock.patch.object(torch, name, made(getattr(torch, name))))
         stack.enter_context(mock.patch.object(builtins, "print", printed))
         for module in (builtins, io):  # pathlib takes that of io
@@ -325,35 +356,39 @@ def _watched(looking: Looking) -> Iterator[None]:
         yield
 
 
-def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callable[[], Any]], Any]) -> Any:
+def rest(call: Callable[[], Any], looked: Looked, capture: Callable[[Callable[[], Any]], Any]) -> Any:
     """What ``capture`` makes of a call in which every blocker is replaced by its result. Raises what capture raises."""
-    looking = Looking(results)
+    looking = Looking(looked.results, stopped=looked.stopped)
 
     def replaced() -> Any:
-        with looking, _watched(looking):
+        seen = looking if torch else nullcontext()
+        with seen, _watched(looking), suspected(looking, looked.names, looked.stream):
             return call()
 
     return capture(replaced)
 
 
-def ended(call: Callable[[], Any]) -> str:
+def ended(call: Callable[[], Any], stream: Any = None) -> str:
     """Capture a call, and name what makes the capture fail, with the user's line and the library's.
 
     That is the first operation of PyTorch, or the first function of C that Python calls, after which CUDA says that the
-    capture is invalid. "" if nothing ends it.
+    capture is invalid. "" if nothing ends it. ``stream`` is the function's own.
     """
-    outside, ran = torch.cuda.current_stream(), Followed()
-    ending = Ending()
+    ran, ending = Followed(), Ending()
 
     def whole() -> None:
         nonlocal ran
-        with torch.cuda.graph(torch.cuda.CUDAGraph()), ending:
+        if uses_torch():
             ending.stream = torch.cuda.current_stream()
-            ran = follow(call, lambda: broken(ending.stream), "")
+            with ending:
+                ran = follow(call, lambda: broken(ending.stream), "")
+            return
+        ending.stream = stream or sys.modules["cupy"].cuda.get_current_stream()
+        ran = follow(call, lambda: broken(ending.stream), "")
+        if ran.error is not None:
+            raise ran.error
 
-    failed = attempt(whole).error or ran.error
-    if failed is not None:
-        after_failure(outside)
+    failed = attempt(partial(Captured, whole, stream)).error or ran.error
     what, line = ending.operation or ran.called, ending.line or ran.line
     return f"{what or 'a call'} at {line}" if failed is not None and line else what
 
@@ -362,7 +397,7 @@ def broken(stream: Any) -> bool:
     """Whether an error has ended the capture in a stream. Source: cuStreamIsCapturing in CUDA's driver API."""
     status = ctypes.c_int()
     asked = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing
-    return bool(asked(ctypes.c_void_p(stream.cuda_stream), ctypes.byref(status)) or status.value == INVALIDATED)
+    return bool(asked(ctypes.c_void_p(handle_of(stream)), ctypes.byref(status)) or status.value == INVALIDATED)
 
 
 class Ending(TorchDispatchMode):  # type: ignore[misc]

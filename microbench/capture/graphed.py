@@ -1,6 +1,6 @@
-"""Runs a PyTorch function as a CUDA graph: ``step = graphed(step)``, or ``@graphed``.
+"""Runs a function of PyTorch, CuPy, Numba or cuda.core as a CUDA graph: ``step = graphed(step)``, or ``@graphed``.
 
-This file needs PyTorch alone, because `microbench graph` hands over a copy of it.
+This file needs the library that the function uses, and no other: `microbench graph` hands over a copy of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import dis
 import enum
 import functools
 import gc
+import importlib
 import io
 import itertools
 import numbers
@@ -32,15 +33,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
-from torch.utils._python_dispatch import TorchDispatchMode
+# If a program uses another library, it takes seconds to import for nothing.
+WITH_TORCH = "torch" in sys.modules or not {"cupy", "numba.cuda", "cuda.core"} & sys.modules.keys()
+torch: Any = importlib.import_module("torch") if WITH_TORCH else None
+TorchDispatchMode: Any = torch.utils._python_dispatch.TorchDispatchMode if torch else object
+if torch:
+    from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
 
+TENSOR: Any = (torch.Tensor,) if torch else ()
+MODULE: Any = (torch.nn.Module,) if torch else ()
+OPTIMIZER: Any = (torch.optim.Optimizer,) if torch else ()
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
-SETTINGS = (*SCALARS, numbers.Number, torch.dtype, torch.device, enum.Enum, frozenset)
+SETTINGS: Any = (*SCALARS, numbers.Number, enum.Enum, frozenset)
+SETTINGS += (torch.dtype, torch.device) if torch else ()
 LOOKED = (*SETTINGS, tuple, Iterator)
-WHOLE = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType, types.ModuleType
+WHOLE = *TENSOR, *MODULE, *OPTIMIZER, type, types.FunctionType, types.ModuleType
 OPEN = set[type]()  # of data: a call is told by what such an object holds, since each call passes another
+PER_THREAD = 2  # the largest handle of the default streams, in which no capture begins
 ANEW = 3  # so many other objects of data, none of them again, open their class
 KERNELS = {"triton", "cupy", "numba", "numba_cuda", "cuda", "pycuda"}  # packages whose kernels PyTorch does not see
 OF_HOST = "an input is a tensor of the host, whose values a graph keeps, and another one came"
@@ -54,11 +63,12 @@ EACH, EVERY = 8, 16
 Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
 GRADIENT = operator.attrgetter("grad")
-PLAIN, SEQUENCES = (torch.Tensor, torch.nn.Parameter), (tuple, list)
-OF_LAYERS = set(vars(torch.nn.Module())) - {"training"}
+SEQUENCES = tuple, list
+PLAIN: Any = (torch.Tensor, torch.nn.Parameter) if torch else ()
+OF_LAYERS = set(vars(torch.nn.Module())) - {"training"} if torch else set[str]()
 OF_ALL = [
     one
-    for name, one in vars(torch.nn.modules.module).items()
+    for name, one in (vars(torch.nn.modules.module).items() if torch else ())
     if re.fullmatch("_global_(forward|backward).*_hooks", name)
 ]
 FORWARD = ("forward", "backward", "setup_context")
@@ -96,7 +106,8 @@ class Graphed:
 
     Tensors are copied to where the graph reads them, unless each call so far has passed the same one. What a call
     returns is a copy without a gradient, so backward() belongs into the function; with ``copies=False`` it is the
-    graph's own memory, which the next call overwrites.
+    graph's own memory, which the next call overwrites. Tensors here are PyTorch's and arrays of CuPy; memory of Numba
+    and cuda.core is read where it is. Their kernels are captured in the one stream that the function reaches.
 
     Raises RuntimeError if a call cannot be captured. Source: "CUDA Graphs" in PyTorch's notes on CUDA semantics.
     """
@@ -170,7 +181,7 @@ class Graphed:
                 self._graphs.remove(graph)
                 self._forget()
                 same = "another tensor came for an input that had been the same"
-                return self._eager(same if one.is_cuda else OF_HOST, arguments, named)
+                return self._eager(same if on_gpu(one) else OF_HOST, arguments, named)
         self._replays += 1
         return graph.replay(tensors)
 
@@ -192,25 +203,9 @@ class Graphed:
             self._moving.clear()  # its tensors have places now
             self._forget()
             return self(*arguments, **named)
-        if self._changing:
-            return self._eager(f"each call changes {self._changing}, and a replay would not", arguments, named)
         places = self._places.get(kind[0])
-        if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
-            return self._eager(self._difference(kind), arguments, named)
-        if any(place in self._moving and not one.is_cuda for place, one in enumerate(tensors)):
-            return self._eager(OF_HOST, arguments, named)
-        if any(type(one) not in PLAIN for one in tensors):
-            return self._eager(
-                "an input is a tensor of a class of its own, which a graph's copy is not", arguments, named
-            )
-        if any(isinstance(one, Iterator) for _, one in _leaves((arguments, named))):
-            return self._eager("an argument is an iterator, and a replay takes nothing from it", arguments, named)
-        classes = OPEN.intersection([one for _, one in _leaves((arguments, named)) if isinstance(one, type)])
-        if classes and not classes & self._apart:
-            self._apart |= apart(self.function)
-        if told := classes & self._apart:
-            name = min(one.__name__ for one in told)
-            return self._eager(f"it knows another {name}, and may compare its argument with that", arguments, named)
+        if why := self._why_not(kind, places, arguments, named, tensors):
+            return self._eager(why, arguments, named)
         if places is None:
             places = self._places[kind[0]] = Reads(self.function, (arguments, named)).places
         key = *kind, tuple([held(now(*place)) for _, *place in places])
@@ -219,23 +214,25 @@ class Graphed:
         passed = self._passed.setdefault(key, [])
         marks = [marked(one) for one in tensors]
         if len(passed) < self._warm_up or key not in self._noted:
+            reads = Reads(self.function, (arguments, named))
+            if len(reads.streams) > 1:
+                why = f"it uses {len(reads.streams)} streams, and a capture begins in one"
+                return self._eager(why, arguments, named)
             passed.append(tensors)
             self._counts["warm-ups"] += 1
-            passes, reads = of_inputs(arguments, named), Reads(self.function, (arguments, named))
+            passes = of_inputs(arguments, named)
             before, seen = reads.values(), len(passed) == self._warm_up and not reads.has_kernels()
             observed = Observed(self._anew.get(key, [])) if seen else contextlib.nullcontext()
-            side, main = torch.cuda.Stream(), torch.cuda.current_stream()
-            side.wait_stream(main)
-            with torch.cuda.stream(side), observed:
+            with aside(), observed:
                 result = self.function(*arguments, **named)
             if isinstance(observed, Observed):
                 places_now = [now(*one) for one in reads.behind.values()]
                 bound = [now(*one[:2]) for one in before if now(*one[:2]) is not one[2]]
                 observed.returned([result, places_now, bound])
-            main.wait_stream(side)
             self._unread[key] = observed.unread if isinstance(observed, Observed) else set()
             self._anew[key] = [one for one in before if now(*one[:2]) is not one[2]]
             written = [was_written(one, mark) for one, mark in zip(tensors, marks, strict=True)]
+            written = [*map(operator.or_, written, self._noted.get(key, (written, ""))[0])]
             after = of_inputs(arguments, named)
             if len(passed) == self._warm_up:  # the first calls may make what is missing
                 self._changing = next((what for what, value in passes.items() if after[what] != value), "")
@@ -255,6 +252,28 @@ class Graphed:
             return self._eager("it writes to an input, and each call passes another tensor", arguments, named)
         return self._capture(kind, arguments, named, tensors, same, self._unread.get(key, set()))
 
+    def _why_not(self, kind: Any, places: Any, arguments: Any, named: Any, tensors: list[Any]) -> str:
+        """Why a call has no graph, whatever comes; "" if it may have one."""
+        if torch is None and "torch" in sys.modules:
+            return "PyTorch was imported after this file, which must know it"
+        if self._changing:
+            return f"each call changes {self._changing}, and a replay would not"
+        if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
+            return self._difference(kind)
+        if any(place in self._moving and not on_gpu(one) for place, one in enumerate(tensors)):
+            return OF_HOST
+        if any(type(one) not in (*PLAIN, *arrays()) for one in tensors):
+            return "an input is a tensor of a class of its own, which a graph's copy is not"
+        if any(isinstance(one, Iterator) for _, one in _leaves((arguments, named))):
+            return "an argument is an iterator, and a replay takes nothing from it"
+        classes = OPEN.intersection([one for _, one in _leaves((arguments, named)) if isinstance(one, type)])
+        if classes and not classes & self._apart:
+            self._apart |= apart(self.function)
+        if told := classes & self._apart:
+            name = min(one.__name__ for one in told)
+            return f"it knows another {name}, and may compare its argument with that"
+        return ""
+
     def _capture(
         self, kind: Any, arguments: Any, named: Any, tensors: list[Any], same: list[bool], unread: set[tuple[int, Any]]
     ) -> Any:
@@ -268,16 +287,17 @@ class Graphed:
         maybe = reads.values()
         behind = [(*place, now(*place)) for place in reads.behind.values()]
         drawn = [Drawn(*place) for place in reads.iterators()]
-        memory = [(name, one, one.data_ptr()) for name, one in reads.tensors.values()]
+        memory = [(name, one, address(one)) for name, one in reads.tensors.values()]
         given = [
             (f"{name}.grad", one.grad)
             for name, one, _ in memory
-            if one.is_leaf and one.grad is not None and one.grad.layout is torch.strided
+            if isinstance(one, TENSOR) and one.is_leaf and one.grad is not None and one.grad.layout is torch.strided
         ]
-        memory += [(name, grad, grad.data_ptr()) for name, grad in given]
+        memory += [(name, grad, address(grad)) for name, grad in given]
         renew(one for _, one, _ in memory)
         try:
-            graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"])
+            stream = next(iter(reads.streams.values()), None)
+            graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"], stream)
         finally:
             for one in drawn:
                 bind(*one.place, one.given)
@@ -289,15 +309,16 @@ class Graphed:
             (holder, key, mapped(one, detached=True))
             for holder, key, was, *_ in (*behind, *anew)
             if (one := now(holder, key)) is not was
+            and not any(one is each for _, each, _ in memory)  # a swap
             and (made := _storages(one))
-            and (isinstance(one, torch.Tensor) or not made & known)  # a list of parameters keeps these
+            and (is_tensor(one) or not made & known)  # a list of parameters keeps these
         ]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
         changing = [f"what the iterator {one.name} yields" for one in drawn if one.taken]
         changing += [name for name, value in reads.state(tensors).items() if value != state[name]]
         changing += [name for holder, key, value, name in reads.kept if now(holder, key) is not value]
         changing += [name for holder, key, _, name in anew if (id(holder), key) not in unread]
-        changing += [f"the memory of {name}" for name, one, place in memory if one.data_ptr() != place]
+        changing += [f"the memory of {name}" for name, one, place in memory if address(one) != place]
         self._changing = ", ".join([*_changed(places, before, self._seen[1][-1]), *changing])
         if not self._changing:  # else it is right for this call, and for no other
             self._graphs.append(graph)
@@ -336,38 +357,33 @@ class Graph:
         tensors: list[Any],
         same: list[bool],
         copies: bool,
+        stream: Any = None,
     ) -> None:
         self._copies = copies
         self._learning, self._grads = list[Any](), list[Any]()  # leaves whose gradients it makes anew, and these
         self._looks: Callable[[], Any] = nothing  # compiled: whether all is the same, these gradients, too
         self._same = False
         self.behind: list[tuple[Any, Any, Any]] = []  # what a call leaves in attributes
-        fixed = [one if stays or not one.is_cuda else None for one, stays in zip(tensors, same, strict=True)]
-        inputs = [
-            _own_copy(one).requires_grad_(one.requires_grad) if stays is None else one
-            for one, stays in zip(tensors, fixed, strict=True)
-        ]
+        fixed = [one if stays or not on_gpu(one) else None for one, stays in zip(tensors, same, strict=True)]
+        inputs = [_own_copy(one) if stays is None else one for one, stays in zip(tensors, fixed, strict=True)]
         self.fixed = [(place, one) for place, one in enumerate(fixed) if one is not None]  # read where they are
-        self._copied = [(place, one.detach()) for place, one in enumerate(inputs) if fixed[place] is None]
+        self._copied = [
+            (place, one.detach().copy_ if isinstance(one, TENSOR) else partial(one.__setitem__, ...))
+            for place, one in enumerate(inputs)
+            if fixed[place] is None
+        ]
         arguments, named = mapped((arguments, named), iter(inputs).__next__)
         _looking()  # which may take a second once
-        self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         gc.collect()  # what only a cycle keeps may hold nodes of a backward that belong to another stream
-        with contextlib.ExitStack() as after, contextlib.ExitStack() as failed:
-            failed.callback(after_failure, stream)
-            if is_autocast_enabled():  # what autocast around the call has cached goes when it ends
-                after.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
-                torch.set_autocast_cache_enabled(False)
-            with torch.cuda.graph(self._graph):
-                result = function(*arguments, **named)
-            failed.pop_all()
-        self._result = mapped(result, detached=True)
+        captured = Captured(partial(function, *arguments, **named), stream)
+        self._launch, self._own_stream = captured.launch, captured.own
+        self._result = mapped(captured.result, detached=True)
 
     def guard(
         self,
         kind: Any,
         reads: Reads,
-        inputs: Iterable[torch.Tensor],
+        inputs: Iterable[Any],
         grads: list[tuple[str, Any, Any]],
         unread: list[Place],
     ) -> None:
@@ -403,7 +419,7 @@ class Graph:
                 self._each.append((holder if key is CALLED else partial(get, holder, key), CALLED, value, name))
         self._each += [(partial(_on_host, one), CALLED, _on_host(one), name) for name, one in reads.of_host(inputs)]
         self._counted += [
-            (partial(_same, partial(torch.Tensor.data_ptr, one), one.data_ptr()), CALLED, True, f"the memory of {name}")
+            (partial(_same, partial(address, one), address(one)), CALLED, True, f"the memory of {name}")
             for name, one in reads.tensors.values()
         ]
         of_layers, others = [*reads.of_layers()], reads.facts()  # a change of layers or hooks is counted
@@ -411,7 +427,8 @@ class Graph:
         self._slow: list[Place] = [
             (partial(_same, get, get()), CALLED, True, name) for name, get in (*of_layers, *others)
         ]
-        self._memory = [one.untyped_storage() for _, one in reads.tensors.values()]  # or others come to its address
+        # Or others come to its address. Objects stand for the memory of other libraries.
+        self._memory = [one.untyped_storage() if isinstance(one, TENSOR) else one for _, one in reads.tensors.values()]
         # A gradient that the function drops and makes anew is its own. Else a call must find what the capture found.
         self._made = [(one, one.grad) for _, one, before in grads if one.grad is not before]
         self._learning, self._grads = [one for one, _ in self._made], [grad for _, grad in self._made]
@@ -500,10 +517,16 @@ class Graph:
 
     def replay(self, tensors: list[Any]) -> Any:
         """What the graph returns for these inputs."""
-        for place, static in self._copied:
+        if self._own_stream is None:
+            return self._replay(tensors)
+        with self._own_stream():
+            return self._replay(tensors)
+
+    def _replay(self, tensors: list[Any]) -> Any:
+        for place, copy_in in self._copied:
             given = tensors[place]
-            static.copy_(given.detach() if given.requires_grad else given)
-        self._graph.replay()
+            copy_in(given.detach() if isinstance(given, TENSOR) and given.requires_grad else given)
+        self._launch()
         if self._learning and not self._same and any(map(operator.is_not, map(GRADIENT, self._learning), self._grads)):
             for one, grad in self._made:
                 one.grad = grad
@@ -528,13 +551,164 @@ def _looking() -> Any:
     return made
 
 
-def _own_copy(one: torch.Tensor) -> torch.Tensor:
+def _own_copy(given: Any) -> Any:
     """A copy with the same strides, unless elements share memory."""
-    one = one.detach()
+    if not isinstance(given, TENSOR):
+        return given.copy(order="K")
+    one = given.detach()
     try:
-        return torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device).copy_(one)
+        own = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device).copy_(one)
     except RuntimeError:
-        return one.clone()
+        own = one.clone()
+    return own.requires_grad_(given.requires_grad)
+
+
+class Captured:
+    """One captured call: what it returned, and what launches its graph. ``own`` makes the function's stream CuPy's
+    current one, if it has one.
+
+    With PyTorch, ``torch.cuda.graph`` captures; in a stream of Numba or cuda.core cuda.core; else CuPy. Arrays that
+    CuPy makes meanwhile come from a pool that only the graph has.
+    """
+
+    def __init__(self, call: Callable[[], Any], stream: Any = None) -> None:
+        self.own: Any = None
+        self._kept: list[Any] = []
+        cupy = sys.modules.get("cupy")
+        with contextlib.ExitStack() as within:
+            if cupy is not None:
+                self._kept.append(cupy.cuda.MemoryPool())
+                within.enter_context(cupy.cuda.using_allocator(self._kept[0].malloc))
+            if uses_torch() or (stream is None and cupy is None):
+                self._by_torch(call, cupy)
+            elif stream is None or type(stream).__module__.startswith("cupy"):
+                self._by_cupy(call, cupy, stream)
+            else:
+                self._by_core(call, cupy, stream)
+
+    def _by_torch(self, call: Callable[[], Any], cupy: Any) -> None:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        more = {"capture_error_mode": "relaxed"} if cupy is not None else {}  # CuPy takes memory from the driver
+        with contextlib.ExitStack() as after, contextlib.ExitStack() as failed:
+            failed.callback(after_failure, stream)
+            if is_autocast_enabled():  # what autocast around the call has cached goes when it ends
+                after.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+                torch.set_autocast_cache_enabled(False)
+            with torch.cuda.graph(graph, **more), of_cupy(torch.cuda.current_stream()):
+                self.result = call()
+            failed.pop_all()
+        self.launch = graph.replay
+
+    def _by_core(self, call: Callable[[], Any], cupy: Any, stream: Any) -> None:
+        from cuda.core import Device
+
+        device = Device()
+        device.set_current()
+        of_core = device.create_stream(stream)
+        builder = of_core.create_graph_builder()
+        with of_cupy(stream), _numbas_memory(self._kept):
+            builder.begin_building()
+            try:
+                self.result = call()
+            finally:
+                builder.end_building()
+        graph = builder.complete()
+        self.launch = partial(graph.launch, of_core)
+        if cupy is not None:
+            self.own = partial(of_cupy, stream)
+
+    def _by_cupy(self, call: Callable[[], Any], cupy: Any, stream: Any) -> None:
+        capturing = stream if stream is not None else cupy.cuda.Stream()
+        with capturing:
+            capturing.begin_capture()
+            try:
+                self.result = call()
+            finally:
+                graph = capturing.end_capture()
+        self.launch = graph.launch
+        if stream is not None:
+            self.own = lambda: stream
+
+
+@contextlib.contextmanager
+def _numbas_memory(kept: list[Any]) -> Iterator[None]:
+    """Keep what Numba allocates meanwhile, or it would give that back while a graph writes to it."""
+    cuda = sys.modules.get("numba.cuda")
+    if cuda is None:
+        yield
+        return
+    manager = cuda.current_context().memory_manager
+    real = manager.memalloc
+
+    def memalloc(size: int) -> Any:
+        kept.append(real(size))
+        return kept[-1]
+
+    manager.memalloc = memalloc
+    try:
+        yield
+    finally:
+        del manager.memalloc
+
+
+def of_cupy(stream: Any) -> Any:
+    """Make a stream of another library CuPy's current one, if CuPy is there."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return contextlib.nullcontext()
+    if hasattr(type(stream), "__cuda_stream__") and hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(stream)
+    return cupy.cuda.ExternalStream(handle_of(stream))
+
+
+def uses_torch() -> bool:
+    """Whether PyTorch has work on a GPU in this process."""
+    return torch is not None and torch.cuda.is_initialized()
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Another stream of PyTorch for a while, as a capture has one; CuPy's is the same."""
+    if not uses_torch():
+        yield
+        return
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side.wait_stream(main)
+    with torch.cuda.stream(side), of_cupy(side):
+        yield
+    main.wait_stream(side)
+
+
+def handle_of(stream: Any) -> int:
+    """The CUDA stream of a stream object of a library."""
+    known = (getattr(stream, name, None) for name in ("cuda_stream", "ptr"))
+    return next((one for one in known if isinstance(one, int)), None) or int(stream.__cuda_stream__()[1])
+
+
+def arrays() -> Any:
+    """The class of CuPy's arrays, if the program has imported CuPy."""
+    cupy = sys.modules.get("cupy")
+    return (cupy.ndarray,) if cupy is not None else ()
+
+
+def is_tensor(one: Any) -> bool:
+    """Whether it is a tensor of PyTorch or an array of CuPy."""
+    return isinstance(one, (*TENSOR, *arrays()))
+
+
+def is_opaque(one: Any) -> bool:
+    """Whether it is an object of Numba or CUDA Python, such as a kernel or an array: only its identity is looked at."""
+    return not isinstance(one, types.ModuleType) and type(one).__module__.startswith(("numba.cuda", "cuda."))
+
+
+def on_gpu(one: Any) -> bool:
+    """Whether a tensor is on a GPU, as CuPy's arrays are."""
+    return bool(one.is_cuda) if isinstance(one, TENSOR) else True
+
+
+def address(one: Any) -> int:
+    """Where a tensor's values are."""
+    return int(one.data_ptr() if isinstance(one, TENSOR) else one.data.ptr)
 
 
 class Reads:
@@ -557,7 +731,8 @@ class Reads:
             self._found: dict[tuple[int, Any], tuple[str, Any, Any]] = {}
             self._seen: dict[tuple[int, frozenset[str]], Any] = {}
             self.left: dict[str, None] = {}
-            self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
+            self.tensors: dict[int, tuple[str, Any]] = {}
+            self.streams: dict[int, Any] = {}  # of other libraries than PyTorch, by handle
             self.kept: list[Place] = []  # tensors that objects of libraries hold
             self.maybe: dict[tuple[int, Any], tuple[str, Any, Any]] = {}  # places that the function may bind anew
             self.states: set[tuple[int, Any]] = set()  # of these, tensors of optimizers, which facts() looks at
@@ -568,18 +743,24 @@ class Reads:
             self._own: list[tuple[str, Any]] = []  # functions and objects of the user's
             self._ordered: dict[int, tuple[str, dict[Any, Any]]] = {}
             self.leading: set[int] = set()
-            self._layers: dict[int, tuple[str, torch.nn.Module]] = {}
-            self._optimizers: dict[int, tuple[str, torch.optim.Optimizer]] = {}
+            self._layers: dict[int, tuple[str, Any]] = {}
+            self._optimizers: dict[int, tuple[str, Any]] = {}
             self._within: set[int] = set()  # layers of layers
             self._waiting = deque([("", function, NONE), *((name, one, NONE) for name, one in _leaves(arguments))])
             self._waiting.extend(("a hook of all layers", hook, NONE) for hooks in OF_ALL for hook in hooks.values())
             while self._waiting and len(self._seen) < MOST_OBJECTS:
                 name, one, more = self._waiting.popleft()
-                if isinstance(one, torch.Tensor):
+                if isinstance(one, TENSOR):
                     self._of_tensor(name, one)
+                elif isinstance(one, arrays()):
+                    self.tensors.setdefault(id(one), (name, one))
                 elif not isinstance(one, SETTINGS) and (id(one), more) not in self._seen:
                     self._seen[id(one), more] = one  # kept, so that no other object gets its number
-                    self._visit(name, one, more)
+                    if hasattr(type(one), "__cuda_stream__"):
+                        handle, of_torch = handle_of(one), type(one).__module__.startswith("torch")
+                        self.streams |= {handle: one} if handle > PER_THREAD and not of_torch else {}
+                    elif not is_opaque(one):
+                        self._visit(name, one, more)
             if self._waiting:
                 self.left[f"what is beyond {MOST_OBJECTS} objects"] = None
             if len(self._names) == known:
@@ -598,12 +779,12 @@ class Reads:
         """The places of iterators whose ``__next__`` is not the user's."""
         return [place for place in self.places if _draws(now(*place[1:]))]
 
-    def of_host(self, inputs: Iterable[torch.Tensor] = ()) -> list[tuple[str, torch.Tensor]]:
+    def of_host(self, inputs: Iterable[Any] = ()) -> list[tuple[str, Any]]:
         """Tensors of the host that a replay does not copy again: the graph keeps their values."""
         reached = *self.tensors.values(), *((f"the input {place}", one) for place, one in enumerate(inputs))
-        return [(name, one) for name, one in reached if not (one.is_cuda or one.is_inference() or one.is_pinned())]
+        return [(name, one) for name, one in reached if not (on_gpu(one) or one.is_inference() or one.is_pinned())]
 
-    def state(self, inputs: Iterable[torch.Tensor]) -> dict[str, Any]:
+    def state(self, inputs: Iterable[Any]) -> dict[str, Any]:
         """What a call may change on the host without binding a name: its tensors' versions, entries, random numbers."""
         versions: dict[str, Any] = {name: _on_host(one) for name, one in self.of_host(inputs)}
         for name, one in self._large.values():
@@ -625,21 +806,24 @@ class Reads:
 
     def has_kernels(self) -> bool:
         """Whether the function launches kernels that PyTorch does not see, which may compute with anything."""
-        return any(str(type(one).__module__).partition(".")[0] in KERNELS for one in self._seen.values())
+        of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in self.reached())
+        return torch is None or any(str(name).partition(".")[0] in KERNELS for name in of)
 
-    def gradients(self) -> list[tuple[str, torch.Tensor, Any]]:
+    def gradients(self) -> list[tuple[str, Any, Any]]:
         """The leaves, with their gradients, if any code names a backward pass."""
         if not any("backward" in name for name in self._names):
             return []
-        return [(name, one, one.grad) for name, one in self.tensors.values() if one.is_leaf and one.requires_grad]
+        of_torch = [each for each in self.tensors.values() if isinstance(each[1], TENSOR)]
+        return [(name, one, one.grad) for name, one in of_torch if one.is_leaf and one.requires_grad]
 
     def _learns(self) -> bool:
-        return any("backward" in name or name == "grad" for name in self._names)
+        return torch is not None and any("backward" in name or name == "grad" for name in self._names)
 
     def of_layers(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """What to look at if a change of layers, parameters or hooks was counted."""
         for name, one in self.tensors.values() if self._learns() else ():
-            yield f"what {name} has for a gradient", partial(_learning, one)
+            if isinstance(one, TENSOR):
+                yield f"what {name} has for a gradient", partial(_learning, one)
         if self._layers:
             yield "the hooks of all layers", partial(_hooked, torch.nn.modules.module)
         for name, layer in self._layers.values():
@@ -649,7 +833,8 @@ class Reads:
 
     def facts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """What is looked at in turn only: code, classes, orders of dictionaries, and tensors of optimizers."""
-        yield "PyTorch's precision of products", torch.get_float32_matmul_precision
+        if torch:
+            yield "PyTorch's precision of products", torch.get_float32_matmul_precision
         for name, one in self._own:
             yield name, partial(_code if isinstance(one, types.FunctionType) else _kind, one)
         for name, each in self._ordered.values() if {"items", "values", "keys"} & self._names else ():
@@ -692,7 +877,7 @@ class Reads:
             self._of_container(name, one, more)
             if kind not in (dict, list, tuple, set, deque) and _is_own(kind):
                 self._of_object(name, one, more)
-        elif isinstance(one, torch.optim.Optimizer):
+        elif isinstance(one, OPTIMIZER):
             self._of_optimizer(name, one, kind)
         else:
             self._of_object(name, one, more)
@@ -710,7 +895,7 @@ class Reads:
         if _is_own(one) and {"getattr", "hasattr"} & self._names:  # what is not there may come
             self._found[id(one), len] = f"the attributes of {name}", vars(one).__len__, CALLED
 
-    def _of_tensor(self, name: str, one: torch.Tensor) -> None:
+    def _of_tensor(self, name: str, one: Any) -> None:
         if type(one) in PLAIN and one.layout is torch.strided and id(one) not in self.tensors:
             self.tensors[id(one)] = name, one
             if "." not in name:
@@ -756,7 +941,7 @@ class Reads:
         if {"environ", "getenv"} & {*read, *known}:
             self._found[0, "environ"] = "os.environ", ENVIRONMENT, CALLED
 
-    def _of_optimizer(self, name: str, one: torch.optim.Optimizer, kind: Any) -> None:
+    def _of_optimizer(self, name: str, one: Any, kind: Any) -> None:
         self._optimizers[id(one)] = name, one
         for key, hooks in vars(one).items():
             if key.endswith("_hooks") and isinstance(hooks, dict):
@@ -765,7 +950,7 @@ class Reads:
             for key, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, numbers.Number):  # an optimizer of one's own may count its steps so
                     self._found[id(state), key] = f"{name}.state[{number}][{key!r}]", state, key
-                elif isinstance(value, torch.Tensor):
+                elif isinstance(value, TENSOR):
                     self.maybe[id(state), key] = f"{name}.state[{number}][{key!r}]", state, key
                     self.states.add((id(state), key))
         for key, each in (("param_groups", one.param_groups), ("state", one.state)):
@@ -802,7 +987,7 @@ class Reads:
         if isinstance(one, dict) and not more and len(one) <= MOST_ENTRIES:
             self._ordered[id(one)] = name, one
         for number, (key, value) in enumerate(entries):
-            named = f"{name}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
+            named = f"{name}[{number if isinstance(key, TENSOR) else repr(key)}]"
             if isinstance(one, dict | list) and (fixed or isinstance(value, LOOKED)):
                 self._add(named, one, key, more)
             else:
@@ -836,7 +1021,7 @@ class Reads:
                 if key in self._names or _are_numbers(value):
                     self.rebound |= {id(value), id(getattr(value, "__dict__", value))}
                     self.maybe[id(one), key] = named, one, layer(key) if layer else key
-                elif isinstance(value, torch.Tensor) and not layer:
+                elif is_tensor(value) and not layer:
                     self.kept.append((one, key, value, named))
                 self._waiting.append((named, value, more if key in theirs else NONE))
 
@@ -853,14 +1038,14 @@ class Reads:
                 self._large.update({id(one): (name, one)} if bytes_ < MOST_BYTES else {})
         if isinstance(one, bytearray | array.array):
             self._found[id(one), bytes] = name, partial(bytes, one), CALLED
-        if not all(_is_own(each) for each in kind.__mro__ if each not in (object, torch.nn.Module)):
+        if not all(_is_own(each) for each in kind.__mro__ if each not in (object, *MODULE)):
             named = self._names & {*dir(kind)}  # if none, a library's code calls its methods: any of them
-            called = frozenset(named or ([] if isinstance(one, torch.nn.Module) else dir(kind)))
+            called = frozenset(named or ([] if isinstance(one, MODULE) else dir(kind)))
             theirs, more = more | _method_names(kind, called, own=False), more | _method_names(kind, called)
         else:
             theirs = more
         attributes = getattr(one, "__dict__", {})
-        if isinstance(one, torch.nn.Module):
+        if isinstance(one, MODULE):
             self._of_layer(name, one, more, theirs)
         else:
             if _is_own(kind) or not more:  # no object of a library's, which may add to itself
@@ -882,7 +1067,7 @@ class Reads:
             if {"getattr", "hasattr"} & self._names:
                 self._found[id(kind), len] = f"the attributes of {kind.__name__}", vars(kind).__len__, CALLED
 
-    def _of_layer(self, name: str, one: torch.nn.Module, more: frozenset[str], theirs: frozenset[str]) -> None:
+    def _of_layer(self, name: str, one: Any, more: frozenset[str], theirs: frozenset[str]) -> None:
         kind: Any = type(one)
         attributes = vars(one)
         if isinstance(one, torch.jit.ScriptModule):
@@ -983,18 +1168,18 @@ def _removing(remove: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 BOUND, WATCHED = [0], set[int]()  # how often a layer that a graph looks at has changed
-HOOKS = torch.utils.hooks.RemovableHandle  # counts them
-for each in ("module", "parameter", "buffer"):
-    getattr(torch.nn.modules.module, f"register_module_{each}_registration_hook")(_count)
-for each in ("__setattr__", "__delattr__", "requires_grad_"):
-    setattr(torch.nn.Module, each, _counted(getattr(torch.nn.Module, each)))
-
-
-HOOKS.remove = _removing(HOOKS.remove)
+# Counts them.
+HOOKS: Any = torch.utils.hooks.RemovableHandle if torch else types.SimpleNamespace(next_id=0)
+if torch:
+    for each in ("module", "parameter", "buffer"):
+        getattr(torch.nn.modules.module, f"register_module_{each}_registration_hook")(_count)
+    for each in ("__setattr__", "__delattr__", "requires_grad_"):
+        setattr(torch.nn.Module, each, _counted(getattr(torch.nn.Module, each)))
+    HOOKS.remove = _removing(HOOKS.remove)
 
 
 def _alike(value: Any) -> Any:
-    return type(value), *((value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else ())
+    return type(value), *((value.shape, value.dtype, value.device) if is_tensor(value) else ())
 
 
 def _like(kind_of: Callable[[Any], Any], holder: Any, key: Any) -> Any:
@@ -1010,7 +1195,7 @@ def _hooked(of: Any) -> Any:
     return [[*map(Same, each.values())] for each in hooks if each]
 
 
-def _held_by_layer(layer: torch.nn.Module, names: set[str]) -> Any:
+def _held_by_layer(layer: Any, names: set[str]) -> Any:
     own = vars(layer)
     parts = own["_parameters"], own["_buffers"], own["_modules"]
     order = [*own["_modules"]] if isinstance(layer, torch.nn.ModuleDict) else ()
@@ -1021,7 +1206,7 @@ def _order(of: dict[Any, Any]) -> Any:
     return held(tuple(of))
 
 
-def _learning(one: torch.Tensor) -> Any:
+def _learning(one: Any) -> Any:
     hooks, others = one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None)
     return one.requires_grad, [*map(Same, (hooks or {}).values())], [*map(Same, (others or {}).values())]
 
@@ -1035,17 +1220,17 @@ def _kind(of: Any) -> Any:
     return type(of), Same(getattr(of, "__dict__", None))
 
 
-def _tensors(of: torch.optim.Optimizer) -> Any:
+def _tensors(of: Any) -> Any:
     """Those of its groups and its state."""
     state = (value for each in of.state.values() for value in (each.values() if isinstance(each, dict) else ()))
     return [
         Same(each)
         for each in (*state, *(one for group in of.param_groups for one in group["params"]))
-        if isinstance(each, torch.Tensor)
+        if isinstance(each, TENSOR)
     ]
 
 
-def _on_host(one: torch.Tensor) -> Any:
+def _on_host(one: Any) -> Any:
     """What tells that a tensor of the host has other values: these, or its version if they are many."""
     return tuple(one.flatten().tolist()) if one.numel() <= MOST_ENTRIES else one._version
 
@@ -1095,13 +1280,15 @@ class Observed(TorchDispatchMode):  # type: ignore[misc]
 
 def _storages(value: Any, within: int = 8) -> set[int]:
     """Identities of the memory of all tensors in a value, also within containers and objects."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, TENSOR):
         return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
+    if isinstance(value, arrays()):
+        return {value.data.mem.ptr}
     found, waiting, seen = set[int](), [value], dict[int, Any]()
     for _ in range(within):
         these, waiting = waiting, []
         for one in these:
-            if isinstance(one, torch.Tensor):
+            if is_tensor(one):
                 found |= _storages(one)
             elif not isinstance(one, (*SETTINGS, *WHOLE)) and id(one) not in seen:
                 seen[id(one)] = one
@@ -1152,7 +1339,9 @@ def host_random(values: Iterable[Any] = ()) -> dict[str, Any]:
             drawing: Any = getattr(one, name, None) if hasattr(kind, name) else None
             if hasattr(type(drawing), "state"):
                 states[f"a {kind.__name__}, {id(one):#x}"] = str(drawing.state)
-    states |= {"random": random.getstate(), "torch (host)": bytes(torch.get_rng_state().tolist())}
+    states["random"] = random.getstate()
+    if torch:
+        states["torch (host)"] = bytes(torch.get_rng_state().tolist())
     if (numpy := sys.modules.get("numpy")) is not None:
         drawn = numpy.random.get_state()
         states["numpy.random"] = drawn[1].tobytes(), drawn[2]
@@ -1213,7 +1402,7 @@ def _leaves(value: Any, name: str = "argument") -> Iterator[tuple[str, Any]]:
             yield from _leaves(each, f"{name}[{key!r}]")
     elif type(value) in OPEN:
         yield from _leaves((type(value), vars(value)), name)
-    elif not isinstance(value, (*SETTINGS, torch.Tensor)):
+    elif not isinstance(value, SETTINGS) and not is_tensor(value):
         yield name, value
 
 
@@ -1313,7 +1502,7 @@ def _method_names(kind: type, called: frozenset[str], own: bool = True) -> froze
     are called and those that they call."""
     methods: dict[str, list[types.CodeType]] = {}
     for each in kind.__mro__:
-        if each not in (object, torch.nn.Module) and (own or not _is_own(each)):
+        if each not in (object, *MODULE) and (own or not _is_own(each)):
             for key, value in vars(each).items():
                 if isinstance(function := _inner(value), types.FunctionType):
                     methods.setdefault(key, []).append(function.__code__)
@@ -1415,18 +1604,24 @@ class Same:
         return id(self.value)
 
 
-def renew(tensors: Iterable[torch.Tensor]) -> None:
+def renew(tensors: Iterable[Any]) -> None:
     """Make PyTorch drop the nodes that add up the gradients of these leaves. The next backward pass makes new ones.
 
     A result of an earlier call, such as a loss that is kept, keeps the old nodes alive. They run in that call's stream,
     and a capture fails if this is the default stream. Nodes that a Python object holds, or that belong to one of
     several processes, may have hooks; they stay.
     """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if torch is None or (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     held = {id(getattr(one, "variable", None)) for one in gc.get_objects() if type(one).__name__ == "AccumulateGrad"}
     for one in tensors:
-        if one.is_leaf and one.requires_grad and one.layout is torch.strided and id(one) not in held:
+        if (
+            isinstance(one, TENSOR)
+            and one.is_leaf
+            and one.requires_grad
+            and one.layout is torch.strided
+            and id(one) not in held
+        ):
             data = one.data
             try:  # PyTorch drops the node of a tensor whose type changes
                 one.data = data.new_empty(0, dtype=torch.float32 if data.dtype is torch.float64 else torch.float64)
@@ -1434,28 +1629,34 @@ def renew(tensors: Iterable[torch.Tensor]) -> None:
                 one.data = data
 
 
-def after_failure(stream: torch.cuda.Stream) -> None:
+def after_failure(stream: Any) -> None:
     """After a capture that failed: back to the stream, and random numbers are no longer a graph's."""
     torch.cuda.set_stream(stream)
     with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.zeros(1, device="cuda")
 
 
-def marked(one: torch.Tensor) -> Any:
-    """What shows later that a tensor was written to: its version, or a copy where inference mode keeps none."""
+def marked(one: Any) -> Any:
+    """What shows later that a tensor was written to: its version, or a copy where inference mode or CuPy keeps none."""
+    if not isinstance(one, TENSOR):
+        sys.modules["cupy"].cuda.runtime.deviceSynchronize()  # other streams may write to it
+        return one.copy()
     return one.clone() if one.is_inference() else one._version
 
 
-def was_written(one: torch.Tensor, mark: Any) -> bool:
+def was_written(one: Any, mark: Any) -> bool:
     """Whether a tensor was written to since it was marked."""
-    return not torch.equal(one, mark) if isinstance(mark, torch.Tensor) else bool(one._version != mark)
+    if not isinstance(one, TENSOR):
+        sys.modules["cupy"].cuda.runtime.deviceSynchronize()
+        return bool(one.tobytes() != mark.tobytes())
+    return not torch.equal(one, mark) if isinstance(mark, TENSOR) else bool(one._version != mark)
 
 
 def _autocast() -> Any:
     return is_autocast_enabled() and torch.get_autocast_dtype("cuda")
 
 
-MODES = get_default_dtype, is_grad_enabled, _autocast
+MODES = (get_default_dtype, is_grad_enabled, _autocast) if torch else ()
 
 
 def _modes() -> Any:
@@ -1470,7 +1671,7 @@ def plain(value: Any) -> Any:
 def described(value: Any, tensors: list[Any]) -> Any:
     """What must be equal for a graph to fit; the tensors within are added to ``tensors``."""
     kind = type(value)
-    if kind in PLAIN or (kind is not tuple and isinstance(value, torch.Tensor)):
+    if kind in PLAIN or (kind is not tuple and isinstance(value, TENSOR)):
         tensors.append(value)
         of = value.shape, value.stride(), value.dtype, value.device, value.requires_grad
         return of if kind in PLAIN and (value.is_leaf or not of[-1]) else (*of, kind, value.is_leaf)
@@ -1485,22 +1686,29 @@ def described(value: Any, tensors: list[Any]) -> Any:
         return kind, tuple(parts)
     if isinstance(value, SCALARS):
         return plain(value)
+    if isinstance(value, arrays()):
+        tensors.append(value)
+        return kind, value.shape, value.strides, value.dtype, value.device.id
     if isinstance(value, dict):
         return kind, tuple([(key, described(each, tensors)) for key, each in value.items()])
-    if isinstance(value, (torch.device, numbers.Number)):  # another object each time
+    if isinstance(value, numbers.Number) or (torch and isinstance(value, torch.device)):  # another object each time
         return held(value)
     return (kind, described(vars(value), tensors)) if kind in OPEN else Same(value)
 
 
 def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool = False) -> Any:
     """The same structure with other tensors, or with copies of its own, or with its own without a gradient."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, TENSOR):
         own = value.detach()
         return tensor() if tensor is not None else own if detached else own.clone()
+    if isinstance(value, arrays()):
+        return tensor() if tensor is not None else value if detached else value.copy(order="K")
     kind: Any = type(value)
     if isinstance(value, tuple | list):
         items = [mapped(each, tensor, detached) for each in value]
-        if kind in (tuple, list, torch.Size) or hasattr(kind, "n_fields"):  # such as the result of torch.max
+        if (
+            kind in (tuple, list) or (torch and kind is torch.Size) or hasattr(kind, "n_fields")
+        ):  # such as the result of torch.max
             return kind(items)
         other: Any = tuple.__new__(kind, items) if isinstance(value, tuple) else list.__new__(kind)
         if isinstance(value, list):
@@ -1539,8 +1747,8 @@ def _with_attributes(other: Any, value: Any, pairs: Iterable[tuple[Any, Any]], t
 
 def holds(value: Any) -> bool:
     """Whether it is an object, such as a dataclass, with tensors among its attributes."""
-    return not isinstance(value, torch.nn.Module) and any(
-        isinstance(each, (torch.Tensor, *SEQUENCES, dict)) for each in getattr(value, "__dict__", {}).values()
+    return not isinstance(value, MODULE) and any(
+        isinstance(each, (*SEQUENCES, dict)) or is_tensor(each) for each in getattr(value, "__dict__", {}).values()
     )
 
 
@@ -1550,7 +1758,7 @@ def strange(value: Any, known: set[int]) -> str:
         return ""
     if isinstance(value, Iterator) or (isinstance(value, types.FunctionType) and _has_tensors([value])):
         return type(value).__name__
-    if isinstance(value, (*SETTINGS, *WHOLE)):
+    if isinstance(value, (*SETTINGS, *WHOLE, *arrays())):
         return ""
     each = list(value.values() if isinstance(value, dict) else value) if isinstance(value, tuple | list | dict) else []
     if each or holds(value):
@@ -1567,11 +1775,9 @@ def _has_tensors(each: Iterable[Any], within: int = 8) -> bool:
     for _ in range(within):
         found, waiting = waiting, []
         for one in found:
-            if isinstance(one, torch.Tensor):
+            if is_tensor(one):
                 return True
-            if id(one) in seen or isinstance(
-                one, (*SCALARS, torch.nn.Module, torch.optim.Optimizer, type, types.ModuleType)
-            ):
+            if id(one) in seen or isinstance(one, (*SCALARS, *MODULE, *OPTIMIZER, type, types.ModuleType)):
                 continue
             seen[id(one)] = one
             if isinstance(one, types.FunctionType):
@@ -1587,8 +1793,10 @@ def _has_tensors(each: Iterable[Any], within: int = 8) -> bool:
 def of_inputs(arguments: Any, named: Any) -> dict[str, Any]:
     """What a call may leave in its arguments, by words for it."""
     tensors: list[Any] = []
+    its_arguments = described((arguments, named), tensors), [*map(Same, tensors)]
+    of_torch = [one for one in tensors if isinstance(one, TENSOR)]
     return {
-        "its arguments": (described((arguments, named), tensors), [*map(Same, tensors)]),
-        "the gradient of an input": [Same(one.grad) for one in tensors if one.is_leaf],
-        "the attributes of an input": [len(vars(one)) for one in tensors],
+        "its arguments": its_arguments,
+        "the gradient of an input": [Same(one.grad) for one in of_torch if one.is_leaf],
+        "the attributes of an input": [len(vars(one)) for one in of_torch],
     }

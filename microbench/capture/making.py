@@ -6,7 +6,6 @@ that the caller knows how far it came if it hangs.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import itertools
 import os
@@ -183,14 +182,7 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
     stage("calling")
     for _ in range(3):
         called(partial(eager, *arguments, **named), inspect.getsourcefile(inspect.unwrap(eager)) or "")
-    torch = sys.modules.get("torch")
-    if torch is None:
-        raise MeasurementError(
-            "it does not use PyTorch: `microbench measure` captures functions of CuPy, Numba and cuda.core"
-        )
-    if not torch.cuda.is_initialized():
-        raise MeasurementError("it uses PyTorch without a GPU: nothing can be captured")
-    report.gpu = torch.cuda.get_device_name()
+    report.gpu = _gpu()
     inputs = arguments, named
 
     def graphed() -> Any:
@@ -205,16 +197,29 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
         gain(eager, graphed, given or drawn(inputs, report.random_seed), report, stage)
 
 
+def _gpu() -> str:
+    """The name of the GPU on which the function has worked. Raises MeasurementError if it did so on none."""
+    torch, others = sys.modules.get("torch"), {"cupy", "numba.cuda", "cuda.core"} & sys.modules.keys()
+    if (torch is None or not torch.cuda.is_initialized()) and not others:
+        wanted = "it uses PyTorch without a GPU" if torch else "it uses none of PyTorch, CuPy, Numba and cuda.core"
+        raise MeasurementError(f"{wanted}: nothing can be captured")
+    if others and not (torch is not None and torch.cuda.is_initialized()):
+        import cupy  # noqa: F401 - by which memory of Numba and cuda.core is compared
+    from microbench.capture.tensors import gpu_name
+
+    return gpu_name()
+
+
 def drawn(inputs: Any, seed: int) -> list[Any]:
     """The inputs, and as many sets with other values as a proof takes."""
     from microbench.capture.graphed import described, mapped
-    from microbench.capture.proof import INPUTS, draw, generator
+    from microbench.capture.proof import INPUTS, anew, draw, generator
 
     random, sets = generator(seed), [inputs]
     for _ in range(INPUTS - 1):
         tensors: list[Any] = []
         described(inputs, tensors)
-        fresh = iter([draw(one, random).requires_grad_(one.requires_grad) for one in tensors])
+        fresh = iter([anew(one, draw(one, random)) for one in tensors])
         sets.append(mapped(inputs, fresh.__next__))
     return sets
 
@@ -282,14 +287,14 @@ def _ending(call: Callable[[], Any]) -> str:
 
 def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[str], None]) -> None:
     """The calls that stop a capture into the report, and how fast a graph of the rest would be."""
-    import torch
-
     from microbench.capture import blockers
-    from microbench.capture.graphed import Graph, renew
+    from microbench.capture.graphed import OPTIMIZER, TENSOR, Graph, Reads, renew, uses_torch
+    from microbench.capture.suspects import operations
 
     call = partial(eager, *inputs[0], **inputs[1])
-    optimizers = [one for one in start.reached.objects if isinstance(one, torch.optim.Optimizer)]
-    looked = blockers.blockers(eager, call, optimizers)
+    stream = next(iter(Reads(eager, inputs).streams.values()), None)
+    optimizers = [one for one in start.reached.objects if isinstance(one, OPTIMIZER)]
+    looked = blockers.blockers(eager, call, optimizers, stream)
     report.blockers = [Stop(*one) for one in looked.blockers]
     start.restore()
     if not report.blockers:
@@ -302,16 +307,23 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
             for group in one.param_groups:
                 group.update({"capturable": True} if "capturable" in group else {})
             for state in one.state.values():
-                state.update({"step": state["step"].cuda()} if isinstance(state.get("step"), torch.Tensor) else {})
+                state.update({"step": state["step"].cuda()} if isinstance(state.get("step"), TENSOR) else {})
         for _ in range(2):
             call()
-        renew(one for one in start.reached.ends.values() if isinstance(one, torch.Tensor))
-        graph = blockers.rest(call, looked.results, lambda replaced: Graph(replaced, (), {}, [], [], copies=False))
+        renew(start.reached.ends.values())
+
+        def captured(replaced: Callable[[], Any]) -> Graph:
+            return Graph(replaced, (), {}, [], [], copies=False, stream=stream)
+
+        graph = blockers.rest(call, looked, captured)
+        if not uses_torch():  # whose operations were counted
+            code = getattr(inspect.unwrap(eager), "__code__", None)
+            report.operations = dict(blockers.rest(call, looked, partial(operations, code=code, stream=stream)))
         return timed({"rest": lambda: graph.replay([]), "eager": call})[0]
 
     ended = attempt(both)
     if (error := ended.error) is not None:
-        where = blockers.rest(call, looked.results, _ending)
+        where = blockers.rest(call, looked, _ending)
         report.rest = Times("rest", why=f"{type(error).__name__}: {plain(error, 160)}{where}")
     else:
         times: Any = ended.result
@@ -321,22 +333,21 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
 
 def gain(eager: Any, graphed: Callable[[], Any], sets: list[Any], report: Report, stage: Callable[[str], None]) -> None:
     """The times of the function and of its graph, inputs copied in, and what the graph costs, into the report."""
-    import torch
+    from microbench.capture.tensors import free_bytes, give_back, synchronize
 
     stage("times")
     turn = itertools.cycle(sets)
     graph = _with_inputs(graphed(), turn)
     for _ in range(3):
         graph()
-    torch.cuda.synchronize()
-    gc.collect()
-    torch.cuda.empty_cache()  # or the graph takes what others have left
-    before = torch.cuda.mem_get_info()[0]
+    synchronize()
+    give_back()  # or the graph takes what others have left
+    before = free_bytes()
     began = time.perf_counter()
     graph()
-    torch.cuda.synchronize()
+    synchronize()
     report.capture_s = time.perf_counter() - began
-    report.memory_bytes = max(int(before - torch.cuda.mem_get_info()[0]), 0)
+    report.memory_bytes = max(int(before - free_bytes()), 0)
     times, report.ratio = timed({"eager": _with_inputs(eager, turn), "graph": graph})
     report.times = [*times.values()]
 
@@ -375,26 +386,26 @@ def _with_inputs(target: Any, turn: Iterator[Any]) -> Callable[[], Any]:
 
 def timed(ways: dict[str, Callable[[], Any]]) -> tuple[dict[str, Times], tuple[float, float, float]]:
     """The time of each of two ways, in turn in the same rounds, and the first one's over the other's."""
-    import torch
+    from microbench.capture.tensors import synchronize
 
     counts = {}
     for name, way in ways.items():
         for _ in range(3):
             way()
-        torch.cuda.synchronize()
+        synchronize()
         began = time.perf_counter()
         for _ in range(3):
             way()
-        torch.cuda.synchronize()
+        synchronize()
         counts[name] = max(int(ROUND_S * 3 / max(time.perf_counter() - began, 1e-6)), 3)
     rounds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, way in ways.items():
-            torch.cuda.synchronize()
+            synchronize()
             began = time.perf_counter()
             for _ in range(counts[name]):
                 way()
-            torch.cuda.synchronize()
+            synchronize()
             rounds[name].append((time.perf_counter() - began) / counts[name])
     times = {name: Times(name, statistics.median(each), min(each), max(each)) for name, each in rounds.items()}
     ratios = sorted(one / other for one, other in zip(*rounds.values(), strict=True))
@@ -406,17 +417,16 @@ def _read_in_place(start: Any, eager: Any, inputs: Any, seed: int) -> tuple[list
 
     Parameters, buffers and an optimizer's state are not among them.
     """
-    import torch
-
-    from microbench.capture.graphed import described, marked, was_written
+    from microbench.capture.graphed import MODULE, OPTIMIZER, TENSOR, described, is_tensor, marked, on_gpu, was_written
     from microbench.capture.proof import INPUTS, draw, generator
+    from microbench.capture.tensors import clone, fill
 
-    random = generator(seed)
+    random = generator(seed + 1)  # or what is computed from the inputs may get values as if it had been
     held: set[int] = set()
     for one in start.reached.objects:
-        if isinstance(one, torch.nn.Module):
+        if isinstance(one, MODULE):
             held |= {id(each) for each in (*one.parameters(), *one.buffers())}
-        if isinstance(one, torch.optim.Optimizer):
+        if isinstance(one, OPTIMIZER):
             held |= {id(each) for state in one.state.values() for each in state.values()}
     passed: list[Any] = []
     described(inputs, passed)
@@ -424,16 +434,18 @@ def _read_in_place(start: Any, eager: Any, inputs: Any, seed: int) -> tuple[list
     chosen = {
         name: one
         for name, one in start.reached.ends.items()
-        if isinstance(one, torch.Tensor) and one.is_cuda and id(one) not in held and not one.requires_grad
-        and not name.endswith(".grad")
+        if is_tensor(one) and on_gpu(one) and id(one) not in held and not name.endswith(".grad")
+        and not (isinstance(one, TENSOR) and one.requires_grad)
     }  # fmt: skip
+    for one in chosen.values():
+        if not isinstance(one, TENSOR):  # whose values alone show that it was written to
+            fill(one, draw(one, random))
     marks = {name: marked(one) for name, one in chosen.items()}
     eager(*inputs[0], **inputs[1])
     chosen = {name: one for name, one in chosen.items() if not was_written(one, marks[name])}
     start.restore()
     values = [
-        [(one, one.detach().clone() if not number else draw(one, random)) for one in chosen.values()]
-        for number in range(INPUTS)
+        [(one, clone(one) if not number else draw(one, random)) for one in chosen.values()] for number in range(INPUTS)
     ]
     return (values if chosen else []), list(chosen)
 

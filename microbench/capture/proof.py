@@ -8,14 +8,13 @@ are compared one by one, some of them. Then values of the host are changed betwe
 from __future__ import annotations
 
 import enum
-import gc
 import inspect
 import math
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial, update_wrapper, wraps
 from types import CodeType
@@ -23,24 +22,29 @@ from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import numpy as np
-import torch
 
 from microbench.capture.blockers import library
 from microbench.capture.graphed import (
     CALLED,
     SCALARS,
+    TENSOR,
     Graphed,
     Part,
+    arrays,
+    aside,
     bind,
     described,
     holds,
+    is_tensor,
     mapped,
     marked,
     now,
     of_library,
+    torch,
     was_written,
 )
-from microbench.capture.state import After, Kept, after, fill, reached
+from microbench.capture.state import After, Kept, after, reached
+from microbench.capture.tensors import clone, equal, fill, free_bytes, give_back, on_host, take
 from microbench.core.units import counted
 from microbench.experiments.own.culprit import attempt
 
@@ -253,13 +257,16 @@ def state_differs(one: After, other: After, start: Kept, moves: set[int]) -> boo
     return any(
         deviation_of(name, value, other.values.get(name), 0) is not None
         for name, value in one.values.items()
-        if isinstance(value, torch.Tensor) and id(start.reached.ends.get(name)) not in moves
+        if is_tensor(value) and id(start.reached.ends.get(name)) not in moves
     )
 
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
     """Use algorithms that give the same bits each time, where PyTorch has them."""
+    if not torch:
+        yield
+        return
     torch_settings = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn, filled = torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -297,20 +304,17 @@ class Plan:
         self._start.restore()
         random = np.random.default_rng(1)
         kept: dict[int, list[tuple[str, Any]]] = {}
-        held_bytes, free_bytes = 0, _free_bytes()
+        held_bytes, most_bytes = 0, KEPT_SHARE * free_bytes()
         for number in range(calls):
             if change is not None and number == CHANGE_AT:
                 holder, key, value = change
-                bind(holder, key, value.clone() if isinstance(value, torch.Tensor) else value)
+                bind(holder, key, clone(value) if is_tensor(value) else value)
             (arguments, named), tensors = self._fresh(number)
             self._move(number)
             result = call(*arguments, **named)
-            if held_bytes < KEPT_SHARE * free_bytes or number < 2:
-                kept[number] = [
-                    *_values(result, "output"),
-                    *((f"input {i}", one.detach().clone()) for i, one in tensors),
-                ]
-                held_bytes += sum(one.nbytes for _, one in kept[number] if isinstance(one, torch.Tensor))
+            if held_bytes < most_bytes or number < 2:
+                kept[number] = [*_values(result, "output"), *((f"input {i}", clone(one)) for i, one in tensors)]
+                held_bytes += sum(one.nbytes for _, one in kept[number] if is_tensor(one))
             del result
             if calls > CHANGE_CALLS:
                 between(random, number)
@@ -353,10 +357,7 @@ class Plan:
         given, first = self._inputs[number % len(self._inputs)], self._inputs[0]
         _, tensors = _flat(given)
         _, kept = _flat(first)
-        fresh = [
-            kept[place] if place in self._written else one.detach().clone().requires_grad_(one.requires_grad)
-            for place, one in enumerate(tensors)
-        ]
+        fresh = [kept[place] if place in self._written else anew(one, clone(one)) for place, one in enumerate(tensors)]
         places = iter(fresh)
         return mapped(given, places.__next__), [(place, one) for place, one in enumerate(fresh)]
 
@@ -366,7 +367,7 @@ class Plan:
         varied: list[str] = []
         left: list[str] = []
         for place, one in enumerate(first):
-            differs = any(not torch.equal(one, _flat(each)[1][place]) for each in self._inputs[1:])
+            differs = any(not equal(one, _flat(each)[1][place]) for each in self._inputs[1:])
             name = names[place] if place < len(names) else f"input {place}"
             (varied if differs or place in self._written else left).append(name)
         return tuple(dict.fromkeys((*varied, *self._changed))), (*left, *self.left)
@@ -503,13 +504,15 @@ def another(value: Any) -> Any:
         return not value
     if isinstance(value, int | float) and value == value and not isinstance(value, enum.Enum):
         return (value * 0.9 if value else 0.5) if isinstance(value, float) else value + 1
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, TENSOR):
         if value.is_floating_point() and not isinstance(value, torch.nn.Parameter):
             return value.detach().flip(-1).clone().requires_grad_(value.requires_grad) * 1.25
         return None
+    if isinstance(value, arrays()):
+        return value[..., ::-1] * 1.25 if value.dtype.kind == "f" and value.ndim else None
     if isinstance(value, enum.Enum):
         return next((each for each in type(value) if each is not value), None)
-    if isinstance(value, torch.dtype) and value.is_floating_point:
+    if torch and isinstance(value, torch.dtype) and value.is_floating_point:
         return torch.bfloat16 if value is torch.float32 else torch.float32
     if type(value) is tuple and all(isinstance(each, int | float) for each in value):
         return tuple(map(another, value)) or None
@@ -570,7 +573,7 @@ class Both:
             turns.append(ran)
         eager, again, graph = turns
         compared = (*eager.end.values.values(), *(one for each in eager.kept.values() for _, one in each))
-        self._tensors = sum(isinstance(one, torch.Tensor) for one in compared)
+        self._tensors = sum(map(is_tensor, compared))
         own = differences(eager, again)
         for deviation in own:
             _keep(self._scatter, deviation)
@@ -710,7 +713,7 @@ def differences(one: Ran, other: Ran, before: int | None = None, unlike: Collect
         for (name, value), (_, against) in zip(mine, theirs, strict=True):
             _add(found, name, value, against, number + 1)
     for name, value in one.end.values.items():
-        if name in other.end.values and name not in unlike and isinstance(value, torch.Tensor | np.ndarray):
+        if name in other.end.values and name not in unlike and (isinstance(value, np.ndarray) or is_tensor(value)):
             _add(found, name, value, other.end.values[name], max(one.kept) + 1)
     return list(found.values())
 
@@ -729,7 +732,9 @@ def _keep(found: dict[str, Deviation], one: Deviation) -> None:
 
 def deviation_of(name: str, value: Any, against: Any, call: int) -> Deviation | None:
     """How two values of one thing differ; None if they are equal bit by bit."""
-    if not isinstance(value, torch.Tensor):
+    if isinstance(value, arrays()):
+        return _deviation_of_array(name, value, against, call)
+    if not isinstance(value, TENSOR):
         same = (
             np.array_equal(value, against)
             if isinstance(value, np.ndarray)
@@ -740,8 +745,8 @@ def deviation_of(name: str, value: Any, against: Any, call: int) -> Deviation | 
             if same
             else Deviation(name, float("inf"), 0, Difference(name, call, f"{value!r:.40}, then {against!r:.40}"))
         )
-    if not isinstance(against, torch.Tensor) or value.shape != against.shape or value.dtype != against.dtype:
-        shape = tuple(against.shape) if isinstance(against, torch.Tensor) else against
+    if not isinstance(against, TENSOR) or value.shape != against.shape or value.dtype != against.dtype:
+        shape = tuple(against.shape) if isinstance(against, TENSOR) else against
         return Deviation(name, float("inf"), 0, Difference(name, call, f"shape {tuple(value.shape)}, then {shape}"))
     if torch.equal(value, against):
         return None
@@ -758,6 +763,30 @@ def deviation_of(name: str, value: Any, against: Any, call: int) -> Deviation | 
     place = int((one - other).abs().flatten().argmax())
     told = f"{one.flatten()[place].item():.7g}, then {other.flatten()[place].item():.7g} at element {place}"
     return Deviation(name, apart, value.element_size(), Difference(name, call, told))
+
+
+def _deviation_of_array(name: str, value: Any, against: Any, call: int) -> Deviation | None:
+    """The same for arrays of CuPy, on the host."""
+    one, other = np.asarray(on_host(value)), np.asarray(on_host(against))
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return Deviation(name, math.inf, 0, Difference(name, call, f"shape {one.shape}, then {other.shape}"))
+    if one.tobytes() == other.tobytes():
+        return None
+    if one.dtype.kind not in "fc":
+        return Deviation(name, math.inf, 0, Difference(name, call, "whole numbers differ"))
+    size, wide = one.dtype.itemsize, np.complex128 if one.dtype.kind == "c" else np.float64
+    one, other = one.astype(wide), other.astype(wide)
+    with np.errstate(all="ignore"):
+        lost = ~((np.isfinite(one) & np.isfinite(other)) | (one == other) | (np.isnan(one) & np.isnan(other)))
+        gap = np.abs(np.where(np.isfinite(one) & np.isfinite(other), one - other, 0))
+        rms = np.sqrt(np.mean(np.square(np.abs(np.where(np.isfinite(one), one, 0)))))
+        apart = float(np.sqrt(np.mean(np.square(gap))))
+    if apart == 0 and not lost.any():  # NaN at the same places, or signs of zero
+        return None
+    place = int(np.where(lost, np.inf, gap).argmax())
+    told = f"{one.flat[place]:.7g}, then {other.flat[place]:.7g} at element {place}"
+    relative = math.inf if lost.any() or not rms else apart / float(rms)
+    return Deviation(name, relative, size, Difference(name, call, told))
 
 
 def changed_on_host(eager: After, graph: After) -> Difference | None:
@@ -777,15 +806,10 @@ def changed_on_host(eager: After, graph: After) -> Difference | None:
 
 def between(random: np.random.Generator, number: int) -> None:
     """Other work between two calls: memory is taken, filled with NaN and given back, random numbers are drawn."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    sizes = (2 ** random.uniform(7, 20 if device == "cuda" else 10, size=6)).astype(int)
-    taken = [torch.full((int(size),), float("nan"), device=device) for size in sizes]
-    torch.rand(3, device=device)
+    taken = take(random)
     if number % 50 == 49:
         del taken
-        gc.collect()
-        if device == "cuda":
-            torch.cuda.empty_cache()
+        give_back()
 
 
 def _nudging(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -793,7 +817,10 @@ def _nudging(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def called(*arguments: Any, **named: Any) -> Any:
         for one in reached(function, (arguments, named)).ends.values():
-            if isinstance(one, torch.Tensor) and one.is_floating_point():
+            if isinstance(one, arrays()) and one.dtype.kind in "fc":
+                bits = np.random.default_rng().integers(-1, 2, one.shape)
+                fill(one, on_host(one) * (1 + np.finfo(one.dtype).eps * bits))
+            elif isinstance(one, TENSOR) and one.is_floating_point():
                 bits = torch.randint(-1, 2, one.shape, device=one.device).to(one.dtype)
                 fill(one, one.detach() * (1 + torch.finfo(one.dtype).eps * bits))
         return function(*arguments, **named)
@@ -812,7 +839,7 @@ class AsCaptured:
         self._left -= 1
         if self._left >= 0:
             return self._function(*arguments, **named)
-        with mock.patch.object(torch.cuda, "is_current_stream_capturing", self._answer):
+        with mock.patch.object(torch.cuda, "is_current_stream_capturing", self._answer) if torch else nullcontext():
             return self._function(*arguments, **named)
 
     def _answer(self) -> bool:
@@ -826,19 +853,47 @@ def _widest(found: Iterable[Deviation]) -> float:
     return max((one.relative for one in found), default=0.0)
 
 
-def generator(seed: int) -> torch.Generator:
+def anew(given: Any, values: Any) -> Any:
+    """Other values as a new input: with a gradient if the given one has one."""
+    return values.requires_grad_(given.requires_grad) if isinstance(given, TENSOR) else values
+
+
+def generator(seed: int) -> np.random.Generator:
     """What draws inputs, on the host, so that every GPU gets the same."""
-    return torch.Generator().manual_seed(seed)
+    return np.random.default_rng(seed)
 
 
-def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+def _draw_array(value: Any, random: np.random.Generator) -> Any:
+    """Other values for an array of CuPy, as draw() does."""
+    known = np.asarray(on_host(value))
+    one = known.view(known.real.dtype) if known.dtype.kind == "c" and known.flags.c_contiguous else known
+    finite = one[np.isfinite(one)] if one.dtype.kind == "f" else one
+    if finite.size == 0 or one.dtype.kind not in "fiub":
+        return value.copy()
+    if one.dtype.kind == "b":
+        drawn = random.random(one.shape) < one.mean()
+    elif one.dtype.kind == "f":
+        low, high, spread = (float(each) for each in (finite.min(), finite.max(), finite.std()))
+        numbers = (float(finite.mean()) + spread * random.standard_normal(one.shape)).clip(low, high)
+        if finite.size == 1:  # such as a rate
+            numbers = (0.5 + random.random()) * one
+        drawn = np.where(np.isfinite(one), numbers, one)
+    else:
+        drawn = random.integers(finite.min(), finite.max(), one.shape, dtype=one.dtype, endpoint=True)
+    fresh = value.copy(order="K")
+    fresh.set(np.asarray(drawn, one.dtype).reshape(one.shape).view(known.dtype))
+    return fresh
+
+
+def draw(value: Any, random: np.random.Generator) -> Any:
     """Other values for a tensor: numbers as far apart and within the same range, whole numbers within their range."""
-    if value.numel() == 0:
+    if value.size == 0 if isinstance(value, arrays()) else value.numel() == 0:
         return value
+    if isinstance(value, arrays()):
+        return _draw_array(value, random)
     if value.dtype == torch.bool:
         share = value.double().mean().item()
-        drawn = torch.rand(value.shape, generator=random, device="cpu") < share
-        return drawn.to(value.device)
+        return torch.from_numpy(np.asarray(random.random(value.shape) < share)).to(value.device)
     if value.is_complex():
         return value.flip(-1)
     finite = value[torch.isfinite(value)].double() if value.is_floating_point() else value
@@ -846,13 +901,13 @@ def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
         return value
     low, high = finite.min(), finite.max()
     if value.is_floating_point():  # a mask keeps its infinities
-        values = torch.randn(value.shape, generator=random, dtype=torch.float64, device="cpu").to(value.device)
+        values = torch.from_numpy(np.asarray(random.standard_normal(value.shape))).to(value.device)
         spread = finite.std(correction=min(finite.numel() - 1, 1))
-        if finite.numel() == 1:  # such as a rate
-            low, high, spread = low - low.abs() / 2, high + high.abs() / 2, low.abs()
         drawn = (finite.mean() + spread * values).clamp(low, high)
+        if finite.numel() == 1:  # such as a rate
+            drawn = (0.5 + random.random()) * value.double()
         return torch.where(torch.isfinite(value), drawn, value.double()).to(value.dtype)
-    drawn = torch.randint(int(low), int(high) + 1, value.shape, generator=random, device="cpu")
+    drawn = torch.from_numpy(np.asarray(random.integers(int(low), int(high), value.shape, endpoint=True)))
     return drawn.to(value.device, value.dtype)
 
 
@@ -863,22 +918,17 @@ def _flat(value: Any) -> tuple[Any, list[Any]]:
 
 def _aside(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function in a stream of its own, as captures have one: libraries keep a workspace for each stream."""
-    side = torch.cuda.Stream()
 
     def called(*arguments: Any, **named: Any) -> Any:
-        main = torch.cuda.current_stream()
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
-            result = function(*arguments, **named)
-        main.wait_stream(side)
-        return result
+        with aside():
+            return function(*arguments, **named)
 
     return called
 
 
 def _goes_back(one: Any) -> bool:
     """Whether backward() can still be called on an output: its graph has not been used."""
-    if not isinstance(one, torch.Tensor) or one.grad_fn is None:
+    if not isinstance(one, TENSOR) or one.grad_fn is None:
         return False
     try:
         one.sum().backward(retain_graph=True)
@@ -889,8 +939,8 @@ def _goes_back(one: Any) -> bool:
 
 def _values(value: Any, path: str, detached: bool = True) -> Iterable[tuple[str, Any]]:
     """The values of a result, each with its place; as copies unless ``detached`` is False."""
-    if isinstance(value, torch.Tensor):
-        yield path, value.detach().clone() if detached else value
+    if is_tensor(value):
+        yield path, clone(value) if detached else value
     elif isinstance(value, dict):
         for key, each in value.items():
             yield from _values(each, f"{path}[{key!r}]", detached)
@@ -902,7 +952,3 @@ def _values(value: Any, path: str, detached: bool = True) -> Iterable[tuple[str,
     elif holds(value):
         for key, each in vars(value).items():
             yield from _values(each, f"{path}.{key}", detached)
-
-
-def _free_bytes() -> float:
-    return float(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 1e9

@@ -12,14 +12,30 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from microbench.capture.graphed import SCALARS, Reads, bind, host_random, now, of_library
+from microbench.capture.graphed import (
+    MODULE,
+    OPTIMIZER,
+    SCALARS,
+    TENSOR,
+    Reads,
+    arrays,
+    bind,
+    host_random,
+    is_opaque,
+    is_tensor,
+    now,
+    of_library,
+    torch,
+    uses_torch,
+)
+from microbench.capture.tensors import clone, fill, synchronize, viewed
 
 MOST = 200_000  # things that are looked at
-MODULE = "_parameters", "_buffers", "_modules"
+PARTS = "_parameters", "_buffers", "_modules"
 OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType, types.GeneratorType)
-ENDS = (*SCALARS, torch.Tensor, np.ndarray, torch.Generator, torch.dtype, torch.device)
+OF_TORCH: Any = (torch.Generator, torch.dtype, torch.device) if torch else ()
+ENDS = (*SCALARS, *TENSOR, np.ndarray, *OF_TORCH)
 
 
 class Reached(NamedTuple):
@@ -45,15 +61,19 @@ def reached(function: Callable[..., Any], arguments: Any = (), before: Reached |
     waiting: deque[tuple[str, Any]] = deque([("", function), ("argument", arguments)])
     while waiting and len(seen) < MOST:
         path, one = waiting.popleft()
-        if isinstance(one, ENDS):
-            if not isinstance(one, torch.Tensor) or id(one) not in seen:
+        if isinstance(one, (*ENDS, *arrays())):
+            if not is_tensor(one) or id(one) not in seen:
                 ends[path] = one
-            if isinstance(one, torch.Tensor) and id(one) not in seen:
+            if is_tensor(one) and id(one) not in seen:
                 seen[id(one)] = one
-                if one.is_leaf and one.grad is not None:
+                if isinstance(one, TENSOR) and one.is_leaf and one.grad is not None:
                     ends[f"{path}.grad"] = one.grad
             continue
         if id(one) in seen or isinstance(one, OPAQUE):
+            continue
+        if is_opaque(one):
+            if (view := viewed(one)) is not None:
+                seen[id(one)] = ends[path] = view
             continue
         seen[id(one)] = one  # kept, so that no other object gets its number
         waiting.extend(_within(path, one, containers, bindings))
@@ -63,9 +83,9 @@ def reached(function: Callable[..., Any], arguments: Any = (), before: Reached |
         if (id(holder), key) not in known and path not in bindings:
             bindings[path] = holder, key
             value = now(holder, key)
-            if isinstance(value, ENDS) and id(value) not in seen:
+            if isinstance(value, (*ENDS, *arrays())) and id(value) not in seen:
                 ends.setdefault(path, value)
-    objects = [one for one in seen.values() if isinstance(one, torch.nn.Module | torch.optim.Optimizer)]
+    objects = [one for one in seen.values() if isinstance(one, (*MODULE, *OPTIMIZER))]
     left = [*reads.left, *([f"what is beyond {MOST} things that it reaches"] if waiting else [])]
     return Reached(ends, containers, bindings, objects, left, reads.places)
 
@@ -86,7 +106,7 @@ def _within(path: str, one: Any, containers: list[Any], bindings: Bindings) -> F
             return
         entries = list(one.items() if isinstance(one, dict) else enumerate(one))
         for number, (key, value) in enumerate(entries):
-            named = f"{path}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
+            named = f"{path}[{number if isinstance(key, TENSOR) else repr(key)}]"
             if isinstance(value, SCALARS) and isinstance(one, dict | list):
                 bindings[named] = one, key
             yield named, value
@@ -119,14 +139,14 @@ def _of_object(path: str, one: Any, containers: list[Any], bindings: Bindings) -
     kind = type(one)
     if kind.__name__ == "Graphed":  # of the helper that was handed over, or of this package
         yield path, one.function
-    elif isinstance(one, torch.nn.Module):
+    elif isinstance(one, MODULE):
         hooks = [each for key, each in vars(one).items() if key.endswith("_hooks")]  # a library may add some in a call
-        parts = vars(one), *(vars(one)[name] for name in MODULE), *hooks
+        parts = vars(one), *(vars(one)[name] for name in PARTS), *hooks
         containers += [each for each in parts if isinstance(each, dict)]
-        for name in MODULE:
+        for name in PARTS:
             yield from ((f"{path}.{key}", value) for key, value in vars(one)[name].items())
         yield path, getattr(kind, "forward", None)
-        own = ((key, value) for key, value in vars(one).items() if key[0] != "_" or isinstance(value, torch.Tensor))
+        own = ((key, value) for key, value in vars(one).items() if key[0] != "_" or is_tensor(value))
         yield from ((f"{path}.{key}", value) for key, value in own)
     elif hasattr(one, "__dict__"):
         containers.append(vars(one))
@@ -152,47 +172,43 @@ class Kept:
     """The state of a function at one moment, which ``restore`` puts back in place."""
 
     def __init__(self, function: Callable[..., Any], arguments: Any = ()) -> None:
-        torch.cuda.synchronize() if torch.cuda.is_available() else None
+        synchronize()
         self.reached = found = reached(function, arguments)
         self._tensors = {
             id(one): (one, one.detach().clone(), one.grad)
-            for one in found.ends.values() if isinstance(one, torch.Tensor)
+            for one in found.ends.values() if isinstance(one, TENSOR)
         }  # fmt: skip
-        self._arrays = [(one, one.copy()) for one in found.ends.values() if isinstance(one, np.ndarray)]
-        self._generators = [(one, one.get_state()) for one in found.ends.values() if isinstance(one, torch.Generator)]
+        self._arrays: list[tuple[Any, Any]] = [
+            (one, clone(one)) for one in found.ends.values() if isinstance(one, (np.ndarray, *arrays()))
+        ]
+        self._generators = [(one, one.get_state()) for one in found.ends.values() if isinstance(one, OF_TORCH[:1])]
         self._containers = [(one, one.copy()) for one in found.containers]
         self._bindings = [(*place, now(*place)) for place in found.bindings.values()]
         old = np.random.get_state()  # noqa: NPY002 - what the user's function may draw from
-        self._random = random.getstate(), old, torch.get_rng_state(), cuda_random()
+        self._random = random.getstate(), old, torch and torch.get_rng_state(), cuda_random()
 
     def restore(self) -> None:
         """Put back the bindings of every container, the values of every tensor, and the random numbers' states."""
-        with torch.no_grad():
-            for one, before in self._containers:
-                _put_back(one, before)
-            for holder, key, value in self._bindings:
-                if now(holder, key) is not value:
-                    with contextlib.suppress(AttributeError):  # it cannot be put back
-                        bind(holder, key, value)
-            for one, values, grad in self._tensors.values():
-                if one.is_leaf and one.grad is not grad:
-                    one.grad = grad
-                fill(one, values)
-            for one, values in self._arrays:
-                one[...] = values
+        for one, before in self._containers:
+            _put_back(one, before)
+        for holder, key, value in self._bindings:
+            if now(holder, key) is not value:
+                with contextlib.suppress(AttributeError):  # it cannot be put back
+                    bind(holder, key, value)
+        for one, values, grad in self._tensors.values():
+            if one.is_leaf and one.grad is not grad:
+                one.grad = grad
+            fill(one, values)
+        for one, values in self._arrays:
+            fill(one, values)
         for one, state in self._generators:
             one.set_state(state)
         random.setstate(self._random[0])
         np.random.set_state(self._random[1])  # noqa: NPY002
-        torch.set_rng_state(self._random[2])
+        if torch:
+            torch.set_rng_state(self._random[2])
         if self._random[3] is not None:
             torch.cuda.set_rng_state(self._random[3])
-
-
-def fill(one: torch.Tensor, values: torch.Tensor) -> None:
-    """Write other values into a tensor, in place."""
-    with torch.inference_mode(one.is_inference()), torch.no_grad():
-        (one.data if one.is_leaf else one.detach()).copy_(values)
 
 
 def _put_back(one: Any, before: Any) -> None:
@@ -210,7 +226,7 @@ def _put_back(one: Any, before: Any) -> None:
 
 def cuda_random() -> Any:
     """The state of the GPU's default generator, or None without a GPU."""
-    return torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return torch.cuda.get_rng_state() if uses_torch() and torch.cuda.is_available() else None
 
 
 class After(NamedTuple):
@@ -223,13 +239,9 @@ class After(NamedTuple):
 def after(function: Callable[..., Any], arguments: Any = (), before: Reached | None = None) -> After:
     """The state that a run has left; ``before`` is what the function reached before the run."""
     values = {
-        path: one.detach().clone()
-        if isinstance(one, torch.Tensor)
-        else one.copy()
-        if isinstance(one, np.ndarray)
-        else one
+        path: clone(one) if isinstance(one, np.ndarray) or is_tensor(one) else one
         for path, one in reached(function, arguments, before).ends.items()
-        if not isinstance(one, torch.Generator | torch.dtype | torch.device)
+        if not isinstance(one, OF_TORCH)
     }
     gpu = cuda_random()
     of_gpu = {"random numbers of torch (GPU)": gpu.numpy().tobytes()} if gpu is not None else {}

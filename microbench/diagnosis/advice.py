@@ -35,7 +35,7 @@ HOW: Mapping[Program, str] = {
     "jax": "Do several steps in one jitted function, by jax.lax.scan over their batches, and fetch no value in each",
     "numba": "Capture the step, or launch its compiled kernels by cuda.core",
     "cupy": "Capture the step in a cupy.cuda.Stream(non_blocking=True): stream.begin_capture(), the step, graph = "
-    "stream.end_capture(), then graph.launch(stream)",
+    "stream.end_capture(), then graph.launch(stream). Arrays that the step makes must come from a pool of its own",
     "other": "Capture the step",
 }
 SUBMITTING: tuple[Bound, ...] = ("launch-bound", "host-bound", "wait-bound", "mixed")
@@ -43,6 +43,7 @@ SUBMITTING: tuple[Bound, ...] = ("launch-bound", "host-bound", "wait-bound", "mi
 MOST_GRAPHS = 3
 METHODS = ("forward", "__call__", "training_step")  # which `microbench graph` cannot take from a file
 OF_TORCH: tuple[Program, ...] = ("torch", "training", "graphs", "generate")
+CAPTURED: tuple[Program, ...] = ("torch", "training", "graphs", "cupy", "numba")
 FREES = ("cudaFree", "cuMemUnmap", "cuMemFree", "cuMemFree_v2")
 MOST_NAMED = 3  # calls that a graph cannot hold, in a sentence
 VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
@@ -120,11 +121,11 @@ def how(diagnosis: Diagnosis) -> str:
 
 
 def target(diagnosis: Diagnosis) -> str:
-    """The step of a program of PyTorch for `microbench graph`: "train.py::step"; "" for another program."""
+    """The step of a program for `microbench graph`: "train.py::step"; "" for a program of which it makes no graph."""
     steps, trace = diagnosis.steps, diagnosis.trace
     place = plain(steps.name) if steps is not None and steps.found == "loop" else ""
     library = any(loop.place == place and not loop.own for loop in trace.loops)  # such as a trainer's loop
-    if library or program_of(trace) not in OF_TORCH[:3]:
+    if library or program_of(trace) not in CAPTURED:
         return ""
     file, _, rest = place.partition(":")
     name = rest if rest.isidentifier() else "STEP"  # of --step FILE:FUNCTION; a loop has a line

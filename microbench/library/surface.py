@@ -112,7 +112,8 @@ def graphed(
     also: Callable[[], object] | None = None,
     check: int = 0,
 ) -> Any:
-    """Make a PyTorch function run as a CUDA graph: ``step = mb.graphed(step)``, or ``@mb.graphed``.
+    """Make a function of PyTorch, CuPy, Numba or cuda.core run as a CUDA graph: ``step = mb.graphed(step)``, or
+    ``@mb.graphed``.
 
     The first calls run as before (``warm_up``), the next is captured, the others are replayed. A call is captured again
     if an input has another shape, stride, type or device, or if something else is new by which the host decides:
@@ -126,15 +127,17 @@ def graphed(
     is the graph's own memory, which the next call overwrites. The first ``check`` calls are also made by the function
     itself, from the same state, and compared. `microbench graph` proves whether a function suits.
 
-    Raises UsageError without PyTorch, and RuntimeError at the first call that cannot be captured or differs. Source:
-    "CUDA Graphs" in PyTorch's notes on CUDA semantics.
+    Raises UsageError without any of these libraries, and RuntimeError at the first call that cannot be captured or
+    differs. Source: "CUDA Graphs" in PyTorch's notes on CUDA semantics.
     """
     from microbench.core.errors import UsageError
 
     try:
         from microbench.capture.graphed import Graphed
     except ModuleNotFoundError as error:
-        raise UsageError("graphed needs PyTorch", "install it: pip install torch") from error
+        raise UsageError(
+            "graphed needs PyTorch, CuPy, Numba or cuda.core", "import the one that the function uses before"
+        ) from error
 
     def made(own: Callable[..., Any]) -> Any:
         graph = Graphed(own, warm_up, most, copies, also or (lambda: None))
