@@ -75,10 +75,11 @@ def graph(
     """Make a CUDA graph of a function, prove that it computes the same, and show the change.
 
     The function is one of PyTorch, CuPy, Numba or cuda.core. It is called some hundred times. Each call that stops a
-    capture is named, with its line and what to change. The graph is compared with the function: 200 calls from the same start, with inputs that differ, other work
-    between the calls and values of the host changed. Then both are timed, and the change of the file is run and proved
-    as well. If calls are in the way, graphs of what lies between them are tried. With several values of an axis, each
-    gets its graph and its times. The exit code is 0 if a change is proved, else 1.
+    capture is named, with its line and what to change. The graph is compared with the function: 200 calls from the same
+    start, with inputs that differ, other work between the calls and values of the host changed. Then both are timed,
+    and the change of the file is run and proved as well. If calls are in the way, graphs of what lies between them are
+    tried. With several values of an axis, each gets its graph and its times. The exit code is 0 if a change is proved,
+    else 1.
     """
     import msgspec
 
