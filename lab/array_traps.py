@@ -165,7 +165,7 @@ def makes_its_state_anew() -> Any:
     return step, ()
 
 
-@trap("random numbers|host|replay|not repeatable")
+@trap("random numbers of a Generator")
 def draws_on_the_host() -> Any:
     random = np.random.default_rng(1)
     return lambda a: a * float(random.random()), (x(),)

@@ -165,7 +165,7 @@ class Stream:
 
     def end_capture(self) -> Any:
         steps, self.graph = self.graph or [], None
-        return SimpleNamespace(launch=lambda: [step() for step in steps])
+        return SimpleNamespace(launch=lambda stream=None: [step() for step in steps])
 
 
 Stream.__module__ = "cupy.cuda.stream"

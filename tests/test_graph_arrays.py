@@ -1,9 +1,14 @@
 """`microbench graph` of functions of CuPy, whose graphs are played on the CPU. On a GPU: lab/array_traps.py."""
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +19,8 @@ with installed():
     from traps import notices, report_of, said
 
     from microbench.capture import blockers, making, proof, suspects
+    from microbench.capture.graphed import Graphed
+    from microbench.capture.handover import helper
 
 OF_A_GPU = {
     name
@@ -53,3 +60,84 @@ def test_a_setting_that_the_caller_changes_between_calls_is_noticed(name: str) -
     report = report_of(array_traps.SETTINGS[name])
     assert report.proved, said(report)
     assert notices(array_traps.SETTINGS[name])
+
+
+def test_a_graph_of_cupy_needs_no_pytorch(tmp_path: Path) -> None:
+    """The helper is handed over to programs that have CuPy alone."""
+    text = "import sys; sys.modules['torch'] = None\nfrom played_cupy import installed\nwith installed() as cp:\n"
+    text += "    import cuda_graph\n    step = cuda_graph.graphed(lambda a: a * 2 + 1)\n"
+    text += "    del sys.modules['torch']\n    found = [float(step(cp.asarray([i]))[0]) for i in range(8)]\n"
+    text += "    print(found, cuda_graph.torch, step.counts['replays'])\n"
+    (tmp_path / "cuda_graph.py").write_text(helper())
+    folders = os.pathsep.join([str(tmp_path), str(Path(__file__).parent)])
+    said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60,
+                          env=os.environ | {"PYTHONPATH": folders})  # fmt: skip
+    assert said.stdout.split() == [*str([1.0 + 2 * each for each in range(8)]).split(), "None", "5"], said.stderr
+
+
+def test_where_a_function_writes_to_its_input_the_times_are_of_one_tensor(cupy: Any) -> None:
+    sets = [((cupy.asarray([1.0]), cupy.asarray([float(number)])), {}) for number in range(3)]
+
+    def step(total: Any, a: Any) -> None:
+        total += a
+
+    kept = making._kept_where_written(step, sets)
+    assert all(one[0][0] is sets[0][0][0] for one in kept)
+    assert [float(one[0][1][0]) for one in kept] == [0.0, 1.0, 2.0]
+
+
+def test_sizes_that_kernels_of_ones_own_trust_are_not_made_larger() -> None:
+    assert proof.another(256) == 255
+    assert proof.another(0) == 1
+
+
+def test_a_swap_leaves_the_same_two_arrays(cupy: Any) -> None:
+    """In the attributes of a function whose graph is not replayed, as it changes what it reads."""
+    held = SimpleNamespace(u=cupy.asarray([1.0]), v=cupy.asarray([2.0]))
+
+    def step() -> None:
+        held.v[...] = held.u * 3
+        held.u, held.v = held.v, held.u
+
+    first, second = held.u, held.v
+    graph = Graphed(step)
+    for _ in range(6):
+        graph()
+    assert {id(held.u), id(held.v)} == {id(first), id(second)}
+    assert float(held.u[0]) == 3.0**6
+    assert graph.counts == {"warm-ups": 3, "captures": 1, "eager": 2}
+
+
+def test_only_one_stream_is_captured(cupy: Any) -> None:
+    one, two = cupy.cuda.Stream(), cupy.cuda.Stream()
+    into = cupy.asarray([0.0])
+
+    def step() -> None:
+        for stream in (one, two)[: held.streams]:
+            with stream:
+                cupy.add(into, 1, out=into)
+
+    held = SimpleNamespace(streams=1)
+    two_streams = Graphed(step)
+    for _ in range(6):
+        two_streams()
+    assert "2 streams" in " ".join(two_streams.reasons)
+
+    def in_one() -> None:
+        with one:
+            cupy.add(into, 1, out=into)
+
+    graph, before = Graphed(in_one), float(into[0])
+    for _ in range(7):
+        graph()
+    assert float(into[0]) == before + 7
+    assert graph.counts["replays"] == 4
+
+
+def test_a_library_without_a_stream_of_its_own_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench.capture import graphed
+
+    monkeypatch.setattr(graphed, "torch", None)
+    monkeypatch.delitem(sys.modules, "cupy")
+    with pytest.raises(RuntimeError, match="default stream"):
+        graphed.Captured(lambda: None)

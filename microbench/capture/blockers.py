@@ -141,7 +141,12 @@ def blockers(
     before = settings(optimizers)
     inner = inspect.unwrap(function)
     looking, names = Looking(code=getattr(inner, "__code__", None)), getattr(inner, "__globals__", {})
-    with _watched(looking), suspected(looking, names, stream), ExitStack() as stack:
+    cupy = sys.modules.get("cupy")
+    with ExitStack() as stack:
+        if stream is None and cupy is not None and not uses_torch():  # work of other libraries may ask for it
+            stream = stack.enter_context(cupy.cuda.Stream())
+        stack.enter_context(_watched(looking))
+        stack.enter_context(suspected(looking, names, stream))
         if torch:
             stack.enter_context(looking)
             # Libraries ask whether a capture is going on, and then leave out what would stop it.

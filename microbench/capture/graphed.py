@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 # If a program uses another library, it takes seconds to import for nothing.
-WITH_TORCH = "torch" in sys.modules or not {"cupy", "numba.cuda", "cuda.core"} & sys.modules.keys()
+WITH_TORCH = sys.modules.get("torch") or not {"cupy", "numba.cuda", "cuda.core"} & sys.modules.keys()
 torch: Any = importlib.import_module("torch") if WITH_TORCH else None
 TorchDispatchMode: Any = torch.utils._python_dispatch.TorchDispatchMode if torch else object
 if torch:
@@ -254,7 +254,7 @@ class Graphed:
 
     def _why_not(self, kind: Any, places: Any, arguments: Any, named: Any, tensors: list[Any]) -> str:
         """Why a call has no graph, whatever comes; "" if it may have one."""
-        if torch is None and "torch" in sys.modules:
+        if torch is None and sys.modules.get("torch"):
             return "PyTorch was imported after this file, which must know it"
         if self._changing:
             return f"each call changes {self._changing}, and a replay would not"
@@ -376,8 +376,9 @@ class Graph:
         _looking()  # which may take a second once
         gc.collect()  # what only a cycle keeps may hold nodes of a backward that belong to another stream
         captured = Captured(partial(function, *arguments, **named), stream)
-        self._launch, self._own_stream = captured.launch, captured.own
         self._result = mapped(captured.result, detached=True)
+        copied = self._copied or (copies and _storages(self._result))
+        self._launch, self._own_stream = captured.launch, captured.own if copied else None
 
     def guard(
         self,
@@ -519,7 +520,7 @@ class Graph:
         """What the graph returns for these inputs."""
         if self._own_stream is None:
             return self._replay(tensors)
-        with self._own_stream():
+        with self._own_stream:
             return self._replay(tensors)
 
     def _replay(self, tensors: list[Any]) -> Any:
@@ -564,8 +565,8 @@ def _own_copy(given: Any) -> Any:
 
 
 class Captured:
-    """One captured call: what it returned, and what launches its graph. ``own`` makes the function's stream CuPy's
-    current one, if it has one.
+    """One captured call: what it returned, and what launches its graph. ``own`` is the function's stream for CuPy, if
+    it has one.
 
     With PyTorch, ``torch.cuda.graph`` captures; in a stream of Numba or cuda.core cuda.core; else CuPy. Arrays that
     CuPy makes meanwhile come from a pool that only the graph has.
@@ -579,6 +580,8 @@ class Captured:
             if cupy is not None:
                 self._kept.append(cupy.cuda.MemoryPool())
                 within.enter_context(cupy.cuda.using_allocator(self._kept[0].malloc))
+            if stream is None and cupy is None and torch is None:
+                raise RuntimeError("no capture begins in the default stream: give each kernel the same other one")
             if uses_torch() or (stream is None and cupy is None):
                 self._by_torch(call, cupy)
             elif stream is None or type(stream).__module__.startswith("cupy"):
@@ -605,8 +608,8 @@ class Captured:
         device = Device()
         device.set_current()
         of_core = device.create_stream(stream)
-        builder = of_core.create_graph_builder()
-        with of_cupy(stream), _numbas_memory(self._kept):
+        builder, of_cupys = of_core.create_graph_builder(), of_cupy(stream)
+        with of_cupys, _numbas_memory(self._kept):
             builder.begin_building()
             try:
                 self.result = call()
@@ -614,8 +617,7 @@ class Captured:
                 builder.end_building()
         graph = builder.complete()
         self.launch = partial(graph.launch, of_core)
-        if cupy is not None:
-            self.own = partial(of_cupy, stream)
+        self.own = of_cupys if cupy is not None else None
 
     def _by_cupy(self, call: Callable[[], Any], cupy: Any, stream: Any) -> None:
         capturing = stream if stream is not None else cupy.cuda.Stream()
@@ -625,9 +627,7 @@ class Captured:
                 self.result = call()
             finally:
                 graph = capturing.end_capture()
-        self.launch = graph.launch
-        if stream is not None:
-            self.own = lambda: stream
+        self.launch, self.own = graph.launch if stream is None else partial(graph.launch, stream), stream
 
 
 @contextlib.contextmanager
@@ -806,7 +806,8 @@ class Reads:
 
     def has_kernels(self) -> bool:
         """Whether the function launches kernels that PyTorch does not see, which may compute with anything."""
-        of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in self.reached())
+        reached = *self.reached(), *(one for _, one in self.tensors.values())
+        of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in reached)
         return torch is None or any(str(name).partition(".")[0] in KERNELS for name in of)
 
     def gradients(self) -> list[tuple[str, Any, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import operator
 import os
 import statistics
 import sys
@@ -336,7 +337,7 @@ def gain(eager: Any, graphed: Callable[[], Any], sets: list[Any], report: Report
     from microbench.capture.tensors import free_bytes, give_back, synchronize
 
     stage("times")
-    turn = itertools.cycle(sets)
+    turn = itertools.cycle(_kept_where_written(eager, sets))
     graph = _with_inputs(graphed(), turn)
     for _ in range(3):
         graph()
@@ -352,12 +353,32 @@ def gain(eager: Any, graphed: Callable[[], Any], sets: list[Any], report: Report
     report.times = [*times.values()]
 
 
+def _kept_where_written(eager: Any, sets: list[Any]) -> list[Any]:
+    """The sets of inputs, with the first one's tensor in all where the function writes to it, as a program has it."""
+    from microbench.capture.graphed import described, mapped, marked, was_written
+
+    tensors: list[list[Any]] = [[] for _ in sets]
+    wrote: list[bool] = []
+    for given, found in zip(sets, tensors, strict=True):
+        described(given, found)
+        marks = [marked(one) for one in found]
+        eager(*given[0], **given[1])
+        now = [was_written(one, mark) for one, mark in zip(found, marks, strict=True)]
+        wrote = [*map(operator.or_, wrote or now, now)]
+    chosen = [
+        [one if kept else own for one, own, kept in zip(tensors[0], each, wrote, strict=True)] for each in tensors
+    ]
+    return [mapped(given, iter(each).__next__) for given, each in zip(sets, chosen, strict=True)]
+
+
 def compiled(eager: Any, sets: list[Any], mode: str, stage: Callable[[str], None]) -> Times:
     """The time by torch.compile, and how many kinds of graph breaks it has. Its results are not compared."""
     import torch
     from torch._dynamo.utils import counters
 
-    name, turn = f"torch.compile, {mode}", itertools.cycle(sets)
+    name = f"torch.compile, {mode}"
+    kept: Any = attempt(partial(_kept_where_written, eager, sets)).result
+    turn = itertools.cycle(kept or sets)
     stage(name)
     counters.clear()
     way = _with_inputs(torch.compile(eager, mode=mode), turn)

@@ -503,7 +503,10 @@ def another(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float) and value == value and not isinstance(value, enum.Enum):
-        return (value * 0.9 if value else 0.5) if isinstance(value, float) else value + 1
+        if isinstance(value, float):
+            return value * 0.9 if value else 0.5
+        # Kernels of one's own do not look whether their arrays are large enough.
+        return value - 1 if value > 0 and "cupy" in sys.modules else value + 1
     if isinstance(value, TENSOR):
         if value.is_floating_point() and not isinstance(value, torch.nn.Parameter):
             return value.detach().flip(-1).clone().requires_grad_(value.requires_grad) * 1.25

@@ -4,11 +4,13 @@ compared between two runs."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import random
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +31,12 @@ from microbench.capture.graphed import (
     torch,
     uses_torch,
 )
-from microbench.capture.tensors import clone, fill, synchronize, viewed
+from microbench.capture.tensors import clone, fill, random_states, synchronize, viewed
 
 MOST = 200_000  # things that are looked at
 PARTS = "_parameters", "_buffers", "_modules"
+DRAWING: Any = random.Random, np.random.Generator, np.random.RandomState
+SEED = 3  # of CuPy's random numbers, whose states cannot be read
 OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType, types.GeneratorType)
 OF_TORCH: Any = (torch.Generator, torch.dtype, torch.device) if torch else ()
 ENDS = (*SCALARS, *TENSOR, np.ndarray, *OF_TORCH)
@@ -44,7 +48,7 @@ class Reached(NamedTuple):
     ends: dict[str, Any]
     containers: list[Any]
     bindings: dict[str, tuple[Any, Any]]  # of globals, cells and plain values: a holder and a key by path
-    objects: list[Any]  # modules and optimizers
+    objects: list[Any]  # modules, optimizers, and generators of random numbers of the host
     left: list[str]  # what was left out
     places: list[tuple[str, Any, Any]]  # at which a graph looks: paths, holders and keys
 
@@ -85,7 +89,7 @@ def reached(function: Callable[..., Any], arguments: Any = (), before: Reached |
             value = now(holder, key)
             if isinstance(value, (*ENDS, *arrays())) and id(value) not in seen:
                 ends.setdefault(path, value)
-    objects = [one for one in seen.values() if isinstance(one, (*MODULE, *OPTIMIZER))]
+    objects = [one for one in seen.values() if isinstance(one, (*MODULE, *OPTIMIZER, *DRAWING))]
     left = [*reads.left, *([f"what is beyond {MOST} things that it reaches"] if waiting else [])]
     return Reached(ends, containers, bindings, objects, left, reads.places)
 
@@ -185,6 +189,7 @@ class Kept:
         self._containers = [(one, one.copy()) for one in found.containers]
         self._bindings = [(*place, now(*place)) for place in found.bindings.values()]
         old = np.random.get_state()  # noqa: NPY002 - what the user's function may draw from
+        self._rewinding = [*filter(None, map(_rewinding, found.objects))]
         self._random = random.getstate(), old, torch and torch.get_rng_state(), cuda_random()
 
     def restore(self) -> None:
@@ -205,10 +210,24 @@ class Kept:
             one.set_state(state)
         random.setstate(self._random[0])
         np.random.set_state(self._random[1])  # noqa: NPY002
+        for rewind in self._rewinding:
+            rewind()
+        for one in random_states():
+            one.seed(SEED)
         if torch:
             torch.set_rng_state(self._random[2])
         if self._random[3] is not None:
             torch.cuda.set_rng_state(self._random[3])
+
+
+def _rewinding(one: Any) -> Callable[[], object] | None:
+    """What gives a generator of random numbers the state that it has now."""
+    if isinstance(one, random.Random):
+        return partial(one.setstate, one.getstate())
+    if isinstance(one, DRAWING):
+        bits = one.bit_generator if isinstance(one, np.random.Generator) else one._bit_generator
+        return partial(setattr, bits, "state", copy.deepcopy(bits.state))
+    return None
 
 
 def _put_back(one: Any, before: Any) -> None:

@@ -47,12 +47,12 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def viewed(one: Any) -> Any:
-    """The memory of an object of Numba or cuda.core as an array of CuPy; None if it has none."""
+    """The memory of an object of Numba or cuda.core: an array of CuPy, of NumPy if the host may read it, or None."""
     cupy, kind = sys.modules.get("cupy"), type(one)
     if cupy is None:
         return None
-    if kind.__module__.startswith("cuda.core") and kind.__name__ == "Buffer" and one.is_device_accessible:
-        return cupy.from_dlpack(one)
+    if kind.__module__.startswith("cuda.core") and kind.__name__ == "Buffer":
+        return np.from_dlpack(one) if one.is_host_accessible else cupy.from_dlpack(one)
     return cupy.asarray(one) if hasattr(kind, "__cuda_array_interface__") and not isinstance(one, TENSOR) else None
 
 
@@ -67,6 +67,11 @@ def gpu_name() -> str:
         return str(torch.cuda.get_device_name())
     runtime = sys.modules["cupy"].cuda.runtime
     return str(runtime.getDeviceProperties(runtime.getDevice())["name"].decode())
+
+
+def random_states() -> list[Any]:
+    """What CuPy draws random numbers from by cuRAND."""
+    return list(getattr(sys.modules.get("cupy.random._generator"), "_random_states", {}).values())
 
 
 def synchronize() -> None:

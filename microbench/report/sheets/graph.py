@@ -15,7 +15,7 @@ NAMES = {
     "file": "writes", "capturable": "optimizer", "setting": "optimizer",
 }  # fmt: skip
 # What to change where calls cannot be replayed, by words of the reason.
-IN_PLACE = "keep it in a tensor on the GPU that is written in place (copy_, add_), or change it outside of the function"
+IN_PLACE = "keep it in a tensor on the GPU that is written in place, or change it outside of the function"
 CHANGES = {
     "random numbers of": "draw them on the GPU (device='cuda'), or pass them in as tensors",
     "what the iterator": "take from it outside of the function, and pass in what it yields",
