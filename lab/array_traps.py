@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from types import SimpleNamespace as Space
 from typing import Any
@@ -114,7 +115,7 @@ def has_three_in_the_way() -> Any:
     return step, (x(),)
 
 
-@trap("give the kernel a stream")
+@trap("give each kernel the same stream")
 def numba_without_a_stream() -> Any:
     from numba import cuda
 
@@ -194,7 +195,7 @@ def keeps_a_hidden_number() -> Any:
     return step, (x(),)
 
 
-@trap("streams|computes something else|a replay needs no wait")
+@trap("2 streams")
 def works_in_two_streams() -> Any:
     one, two = cp.cuda.Stream(non_blocking=True), cp.cuda.Stream(non_blocking=True)
     kept = cp.zeros((64, 16), dtype=cp.float32)
@@ -202,30 +203,112 @@ def works_in_two_streams() -> Any:
     def step(a: Any) -> Any:
         with one:
             cp.multiply(a, 2, out=kept)
-        one.synchronize()
         with two:
             cp.add(kept, 1, out=kept)
-        two.synchronize()
         return kept
 
     return step, (x(),)
 
 
-@trap("in the way|computes something else|cannot be captured")
+@trap("it works in another stream")
 def launches_in_a_stream_that_it_makes() -> Any:
     kept = cp.zeros((64, 16), dtype=cp.float32)
 
     def step(a: Any) -> Any:
-        side = cp.cuda.Stream(non_blocking=True)
-        with side:
+        with cp.cuda.Stream(non_blocking=True):
             cp.multiply(a, 2, out=kept)
-        side.synchronize()
         return kept
 
     return step, (x(),)
 
 
+@trap("default stream|another stream")
+def names_the_default_stream() -> Any:
+    stream, kept = cp.cuda.Stream(null=True), cp.zeros((64, 16), dtype=cp.float32)
+
+    def step(a: Any) -> Any:
+        with stream:
+            cp.multiply(a, 2, out=kept)
+        return kept
+
+    return step, (x(),)
+
+
+@trap("writes to an input")
+def writes_to_what_is_beyond() -> Any:
+    def step(a: Any) -> Any:
+        cp.clip(a, -100, 100, out=a)
+        return a.sum()
+
+    return step, (x(),)
+
+
+@trap("make the tensor on the GPU once")
+def numba_with_an_array_of_the_host() -> Any:
+    from numba import cuda
+
+    @cuda.jit  # type: ignore[untyped-decorator]
+    def scale(y: Any, rate: Any) -> None:
+        i = cuda.grid(1)
+        if i < y.size:
+            y[i] *= rate[0]
+
+    stream = cuda.stream()
+    y, rate = cuda.to_device(np.ones(4096, np.float32)), np.array([1.01], np.float32)
+    return lambda: scale[32, 128, stream](y, rate), ()
+
+
+@trap("DeviceNDArray|Buffer")
+def numba_returns_memory_of_its_own() -> Any:
+    from numba import cuda
+
+    @cuda.jit  # type: ignore[untyped-decorator]
+    def double(y: Any, z: Any) -> None:
+        i = cuda.grid(1)
+        if i < y.size:
+            z[i] = 2 * y[i]
+
+    stream = cuda.stream()
+
+    def step(a: Any) -> Any:
+        z = cuda.device_array(4096, np.float32, stream=stream)
+        double[32, 128, stream](a, z)
+        return z
+
+    return step, (x(4096),)
+
+
 # ---- settings that a caller changes
+
+
+@setting
+def a_number_of_c() -> Any:
+    rate = ctypes.c_float(0.5)
+
+    def change() -> None:
+        rate.value = 0.25
+
+    return lambda a: a * rate.value, (x(),), change
+
+
+@setting
+def a_number_of_numpy() -> Any:
+    held = Space(rate=np.float32(0.5))
+
+    def change() -> None:
+        held.rate = np.float32(0.25)
+
+    return lambda a: a * held.rate, (x(),), change
+
+
+@setting
+def an_array_of_the_host() -> Any:
+    rates = np.array([0.5, 0.25])
+
+    def change() -> None:
+        rates[0] = 0.125
+
+    return lambda a: a * float(rates[0]), (x(),), change
 
 
 @setting

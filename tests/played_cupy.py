@@ -142,9 +142,9 @@ def launch_in_place(function: Any, args: Any) -> None:
 
 
 class Stream:
-    def __init__(self, non_blocking: bool = False) -> None:
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         self.graph: list[Any] | None = None
-        self.ptr = id(self)
+        self.ptr = 0 if null else id(self)
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.ptr
@@ -160,6 +160,15 @@ class Stream:
         if capturing() is self or (self.ptr == 0 and capturing() is not None):
             raise RuntimeError("cudaErrorStreamCaptureUnsupported")
 
+    def is_capturing(self) -> bool:
+        return self.graph is not None
+
+    def record(self) -> None:
+        pass
+
+    def wait_event(self, event: None) -> None:
+        pass
+
     def begin_capture(self) -> None:
         self.graph = []
 
@@ -169,6 +178,10 @@ class Stream:
 
 
 Stream.__module__ = "cupy.cuda.stream"
+
+
+class Pool:
+    malloc = None
 
 
 class Played(ModuleType):
@@ -204,8 +217,7 @@ def cupy_on_host() -> Any:
 
         return called
 
-    null = Stream()
-    null.ptr = 0
+    null = Stream(null=True)
     runtime: Any = ModuleType("cupy.cuda.runtime")
     runtime.memGetInfo = lambda: (10**8, 10**9)
     runtime.deviceSynchronize = lambda: refuse("synchronous API calls")
@@ -213,7 +225,7 @@ def cupy_on_host() -> Any:
     cuda: Any = ModuleType("cupy.cuda")
     cuda.Stream, cuda.ExternalStream, cuda.runtime = Stream, Stream, runtime
     Stream.null = null  # type: ignore[attr-defined]
-    cuda.MemoryPool, cuda.using_allocator = lambda: pool, lambda malloc: nullcontext()
+    cuda.MemoryPool, cuda.using_allocator = Pool, lambda malloc: nullcontext()
     cuda.get_current_stream = lambda: CURRENT[-1] if CURRENT else null
     random: Any = ModuleType("cupy.random")
     random.standard_normal, random.random = standard_normal, lambda size: on_gpu(np.random.default_rng().random(size))
@@ -232,5 +244,6 @@ def installed() -> Iterator[Any]:
     modules = {"cupy": cupy, "cupy.cuda": cupy.cuda, "cupy.cuda.runtime": cupy.cuda.runtime, "cupy.random": cupy.random}
     with pytest.MonkeyPatch.context() as patch:
         for name, module in modules.items():
+            module.__file__ = "site-packages/cupy/__init__.py"
             patch.setitem(sys.modules, name, module)
         yield cupy

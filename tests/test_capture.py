@@ -2135,3 +2135,24 @@ def test_parameters_in_a_list_that_a_call_leaves_stay_these_parameters() -> None
     for _ in range(8):
         made(torch.ones(4))
         assert held.params[0] is weight
+
+
+def test_a_stream_of_another_library_beside_pytorchs_forbids_a_graph() -> None:
+    """Its work runs while the capture goes on, and in no replay."""
+    from played_cupy import installed
+
+    from microbench.capture.graphed import Graphed
+
+    with installed() as cupy:
+        stream, into = cupy.cuda.Stream(), cupy.asarray([0.0])
+
+        def step(a: Any) -> Any:
+            with stream:
+                cupy.add(into, 1, out=into)
+            return a * 2
+
+        graph = Graphed(step)
+        for _ in range(10):
+            graph(torch.ones(2))
+        assert float(into[0]) == 10
+        assert [*graph.reasons] == ["it uses a stream of another library beside PyTorch's, and a capture sees one"]

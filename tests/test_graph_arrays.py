@@ -1,16 +1,19 @@
 """`microbench graph` of functions of CuPy, whose graphs are played on the CPU. On a GPU: lab/array_traps.py."""
 
+import gc
 import importlib
 import os
 import re
 import subprocess
 import sys
-from collections import Counter
+import weakref
+from collections import Counter, UserDict
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from played_cupy import installed
 
@@ -141,3 +144,81 @@ def test_a_library_without_a_stream_of_its_own_is_told_what_to_do(monkeypatch: p
     monkeypatch.delitem(sys.modules, "cupy")
     with pytest.raises(RuntimeError, match="default stream"):
         graphed.Captured(lambda: None)
+
+
+def test_a_graph_keeps_the_memory_and_the_plans_that_it_uses(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = SimpleNamespace()
+    cache = UserDict({"a shape": plan})
+    monkeypatch.setattr(cupy, "fft", SimpleNamespace(config=SimpleNamespace(get_plan_cache=lambda: Cache(cache))))
+    monkeypatch.setitem(sys.modules, "cupy.fft", cupy.fft)
+    made: list[Any] = []
+    pools: list[Any] = []
+
+    class Pool:
+        malloc = None
+
+        def __init__(self) -> None:
+            pools.append(weakref.ref(self))
+
+    monkeypatch.setattr(cupy.cuda, "MemoryPool", Pool)
+    graph = Graphed(lambda a: a * 2)
+    for number in range(6):
+        made.append(graph(cupy.asarray([float(number)])))
+    gc.collect()
+    assert pools[-1]() is not None
+    assert any(one is plan for one in graph._last._captured._kept)
+    del graph
+    gc.collect()
+    assert pools[-1]() is None
+
+
+class Cache:
+    """As CuPy's: it yields keys with its own nodes."""
+
+    def __init__(self, entries: Any) -> None:
+        self._entries = entries
+
+    def __iter__(self) -> Any:
+        return iter([(key, object()) for key in self._entries])
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._entries[key]
+
+
+def test_an_array_whose_shape_is_set_is_an_error_some_calls_later(cupy: Any) -> None:
+    weight = cupy.asarray([1.0, 2.0, 3.0, 4.0])
+    graph = Graphed(lambda a: (weight * a).sum(axis=0))
+    for _ in range(6):
+        graph(cupy.asarray([2.0]))
+    weight.shape = (2, 2)
+    with pytest.raises(RuntimeError, match="the memory of weight has changed"):
+        _ = [graph(cupy.asarray([2.0])) for _ in range(100)]
+
+
+def test_a_graph_may_not_write_to_memory_that_others_have(cupy: Any) -> None:
+    taken = proof.take(np.random.default_rng(1))
+    assert proof.untouched(taken)
+    taken[3][5] = 0.0
+    assert not proof.untouched(taken)
+
+
+def test_what_a_kernel_of_numba_gets_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream, and arrays of the host, which each launch copies."""
+    from microbench.capture import graphed
+
+    class Configured:
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __call__(self, *_: Any) -> str:
+            return "launched"
+
+    monkeypatch.setitem(sys.modules, "numba.cuda.dispatcher", SimpleNamespace(_LaunchConfiguration=Configured))
+    own, other = Configured(SimpleNamespace(handle=7)), Configured(0)
+    with graphed._nowhere_else(7):
+        assert own(1.0) == "launched"
+        with pytest.raises(RuntimeError, match="another stream"):
+            other(1.0)
+        with pytest.raises(RuntimeError, match="array of the host"):
+            own(np.ones(2))
+    assert other(np.ones(2)) == "launched"

@@ -47,7 +47,7 @@ ADVICE = {
     "capturable": "give the optimizer capturable=True, and fused=True if it takes that: else it has more kernels then",
     "setting": "make it a tensor on the GPU (lr=torch.tensor(1e-3, device='cuda')), and fill it before the step",
     "library": "keep it out of the graph, or compute it by a kernel of your own (for products: nvmath-python)",
-    "stream": "give the kernel a stream: kernel[grid, block, stream]",
+    "stream": "give each kernel the same stream: kernel[grid, block, stream]",
     "print": "print after the step: a replay runs no code of the host",
     "file": "do it before or after the step: a replay runs no code of the host",
     "capture": "",

@@ -33,9 +33,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+torch: Any = None
 # If a program uses another library, it takes seconds to import for nothing.
-WITH_TORCH = sys.modules.get("torch") or not {"cupy", "numba.cuda", "cuda.core"} & sys.modules.keys()
-torch: Any = importlib.import_module("torch") if WITH_TORCH else None
+if sys.modules.get("torch") or not {"cupy", "numba.cuda", "cuda.core"} & sys.modules.keys():
+    with contextlib.suppress(ImportError):
+        torch = importlib.import_module("torch")
 TorchDispatchMode: Any = torch.utils._python_dispatch.TorchDispatchMode if torch else object
 if torch:
     from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled
@@ -64,6 +66,7 @@ Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
 GRADIENT = operator.attrgetter("grad")
 SEQUENCES = tuple, list
+CTYPES: Any = ctypes._SimpleCData | ctypes.Structure | ctypes.Union | ctypes.Array
 PLAIN: Any = (torch.Tensor, torch.nn.Parameter) if torch else ()
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"} if torch else set[str]()
 OF_ALL = [
@@ -136,6 +139,7 @@ class Graphed:
         self._last: Graph | None = None
         self._kept = False  # by an object, as its method
         self._changing = ""  # what the function itself changes, of that by which the host decides
+        self._never = ""  # why it has no graph, whatever comes
         # What a kind's last warm-up bound anew, and of that what it did not compute with.
         self._anew: dict[Any, list[Place]] = {}
         self._unread: dict[Any, set[tuple[int, Any]]] = {}
@@ -212,15 +216,11 @@ class Graphed:
         if key not in self._passed and len(self._passed) >= 2 * self._most:
             return self._eager(self._difference(kind), arguments, named)
         passed = self._passed.setdefault(key, [])
-        marks = [marked(one) for one in tensors]
         if len(passed) < self._warm_up or key not in self._noted:
-            reads = Reads(self.function, (arguments, named))
-            if len(reads.streams) > 1:
-                why = f"it uses {len(reads.streams)} streams, and a capture begins in one"
-                return self._eager(why, arguments, named)
             passed.append(tensors)
             self._counts["warm-ups"] += 1
-            passes = of_inputs(arguments, named)
+            passes, reads = of_inputs(arguments, named), Reads(self.function, (arguments, named))
+            marks = [marked(one) for one in tensors]
             before, seen = reads.values(), len(passed) == self._warm_up and not reads.has_kernels()
             observed = Observed(self._anew.get(key, [])) if seen else contextlib.nullcontext()
             with aside(), observed:
@@ -236,7 +236,9 @@ class Graphed:
             after = of_inputs(arguments, named)
             if len(passed) == self._warm_up:  # the first calls may make what is missing
                 self._changing = next((what for what, value in passes.items() if after[what] != value), "")
-            self._noted[key] = written, strange(result, {id(one) for _, one in _leaves((arguments, named))})
+            known = {id(one) for _, one in _leaves((arguments, named))}
+            known |= {id(one) for one in reads.reached() if is_opaque(one)}  # as before, they are written to in place
+            self._noted[key] = written, strange(result, known)
             self._seen = places, key
             self._places[kind[0]] = Reads(self.function, (arguments, named)).places  # it may have made what it reads
             return mapped(result, detached=True)  # a gradient would keep nodes that belong to this stream
@@ -256,6 +258,8 @@ class Graphed:
         """Why a call has no graph, whatever comes; "" if it may have one."""
         if torch is None and sys.modules.get("torch"):
             return "PyTorch was imported after this file, which must know it"
+        if self._never:
+            return self._never
         if self._changing:
             return f"each call changes {self._changing}, and a replay would not"
         if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
@@ -279,9 +283,12 @@ class Graphed:
     ) -> Any:
         """Capture the call and replay it. The graph is kept if others may be replayed: what this one binds anew must be
         ``unread``, or it is state."""
-        self._counts["captures"] += 1
         self._came.clear()
         reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
+        self._never = reads.streams_forbid()
+        if self._never:
+            return self._eager(self._never, arguments, named)
+        self._counts["captures"] += 1
         places = self._places[kind[0]] = reads.places
         before, state, grads = [held(now(*place)) for _, *place in places], reads.state(tensors), reads.gradients()
         maybe = reads.values()
@@ -296,8 +303,9 @@ class Graphed:
         memory += [(name, grad, address(grad)) for name, grad in given]
         renew(one for _, one, _ in memory)
         try:
-            stream = next(iter(reads.streams.values()), None)
-            graph = Graph(self.function, arguments, named, tensors, same, self.options["copies"], stream)
+            stream, copies = next(iter(reads.streams.values()), None), self.options["copies"]
+            cupy = reads.uses_cupy() or not all(isinstance(one, TENSOR) for one in tensors)
+            graph = Graph(self.function, arguments, named, tensors, same, copies, stream, cupy)
         finally:
             for one in drawn:
                 bind(*one.place, one.given)
@@ -358,6 +366,7 @@ class Graph:
         same: list[bool],
         copies: bool,
         stream: Any = None,
+        cupy: bool = True,
     ) -> None:
         self._copies = copies
         self._learning, self._grads = list[Any](), list[Any]()  # leaves whose gradients it makes anew, and these
@@ -375,10 +384,9 @@ class Graph:
         arguments, named = mapped((arguments, named), iter(inputs).__next__)
         _looking()  # which may take a second once
         gc.collect()  # what only a cycle keeps may hold nodes of a backward that belong to another stream
-        captured = Captured(partial(function, *arguments, **named), stream)
-        self._result = mapped(captured.result, detached=True)
-        copied = self._copied or (copies and _storages(self._result))
-        self._launch, self._own_stream = captured.launch, captured.own if copied else None
+        self._captured = Captured(partial(function, *arguments, **named), stream, cupy)  # it keeps the graph's memory
+        self._launch, self._runs_in = self._captured.launch, self._captured.runs_in
+        self._result = mapped(self._captured.result, detached=True)
 
     def guard(
         self,
@@ -420,7 +428,7 @@ class Graph:
                 self._each.append((holder if key is CALLED else partial(get, holder, key), CALLED, value, name))
         self._each += [(partial(_on_host, one), CALLED, _on_host(one), name) for name, one in reads.of_host(inputs)]
         self._counted += [
-            (partial(_same, partial(address, one), address(one)), CALLED, True, f"the memory of {name}")
+            (partial(_same, partial(_laid, one), _laid(one)), CALLED, True, f"the memory of {name}")
             for name, one in reads.tensors.values()
         ]
         of_layers, others = [*reads.of_layers()], reads.facts()  # a change of layers or hooks is counted
@@ -518,9 +526,9 @@ class Graph:
 
     def replay(self, tensors: list[Any]) -> Any:
         """What the graph returns for these inputs."""
-        if self._own_stream is None:
+        if self._runs_in is None:
             return self._replay(tensors)
-        with self._own_stream:
+        with self._runs_in():
             return self._replay(tensors)
 
     def _replay(self, tensors: list[Any]) -> Any:
@@ -565,29 +573,29 @@ def _own_copy(given: Any) -> Any:
 
 
 class Captured:
-    """One captured call: what it returned, and what launches its graph. ``own`` is the function's stream for CuPy, if
-    it has one.
+    """One captured call: what it returned, what launches its graph, and the memory that the graph uses. ``runs_in``
+    makes a context in which CuPy's work keeps its order with the graph's, if that needs one.
 
     With PyTorch, ``torch.cuda.graph`` captures; in a stream of Numba or cuda.core cuda.core; else CuPy. Arrays that
-    CuPy makes meanwhile come from a pool that only the graph has.
+    CuPy makes meanwhile come from a pool that only the graph has. ``cupy`` says whether the function may use it.
     """
 
-    def __init__(self, call: Callable[[], Any], stream: Any = None) -> None:
-        self.own: Any = None
+    def __init__(self, call: Callable[[], Any], stream: Any = None, cupy: bool = True) -> None:
+        self.runs_in: Any = None
+        package = sys.modules.get("cupy") if cupy or not uses_torch() else None
         self._kept: list[Any] = []
-        cupy = sys.modules.get("cupy")
         with contextlib.ExitStack() as within:
-            if cupy is not None:
-                self._kept.append(cupy.cuda.MemoryPool())
-                within.enter_context(cupy.cuda.using_allocator(self._kept[0].malloc))
-            if stream is None and cupy is None and torch is None:
+            if package is not None:
+                self._kept += [package.cuda.MemoryPool(), *_plans(package)]
+                within.enter_context(package.cuda.using_allocator(self._kept[0].malloc))
+            if stream is None and package is None and torch is None:
                 raise RuntimeError("no capture begins in the default stream: give each kernel the same other one")
-            if uses_torch() or (stream is None and cupy is None):
-                self._by_torch(call, cupy)
+            if uses_torch() or (stream is None and package is None):
+                self._by_torch(call, package)
             elif stream is None or type(stream).__module__.startswith("cupy"):
-                self._by_cupy(call, cupy, stream)
+                self._by_cupy(call, package, stream)
             else:
-                self._by_core(call, cupy, stream)
+                self._by_core(call, package, stream)
 
     def _by_torch(self, call: Callable[[], Any], cupy: Any) -> None:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
@@ -597,10 +605,13 @@ class Captured:
             if is_autocast_enabled():  # what autocast around the call has cached goes when it ends
                 after.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
                 torch.set_autocast_cache_enabled(False)
-            with torch.cuda.graph(graph, **more), of_cupy(torch.cuda.current_stream()):
-                self.result = call()
+            with torch.cuda.graph(graph, **more):
+                of_torch = torch.cuda.current_stream()
+                with of_cupy(of_torch), _nowhere_else(handle_of(of_torch)):
+                    self.result = call()
             failed.pop_all()
         self.launch = graph.replay
+        self.runs_in = (lambda: of_cupy(torch.cuda.current_stream())) if cupy is not None else None
 
     def _by_core(self, call: Callable[[], Any], cupy: Any, stream: Any) -> None:
         from cuda.core import Device
@@ -609,7 +620,7 @@ class Captured:
         device.set_current()
         of_core = device.create_stream(stream)
         builder, of_cupys = of_core.create_graph_builder(), of_cupy(stream)
-        with of_cupys, _numbas_memory(self._kept):
+        with of_cupys, _numbas_memory(self._kept), _nowhere_else(handle_of(stream)):
             builder.begin_building()
             try:
                 self.result = call()
@@ -617,17 +628,71 @@ class Captured:
                 builder.end_building()
         graph = builder.complete()
         self.launch = partial(graph.launch, of_core)
-        self.own = of_cupys if cupy is not None else None
+        self.runs_in = partial(_in_turn, of_cupys) if cupy is not None else None
 
     def _by_cupy(self, call: Callable[[], Any], cupy: Any, stream: Any) -> None:
         capturing = stream if stream is not None else cupy.cuda.Stream()
-        with capturing:
+        with capturing, _nowhere_else(handle_of(capturing)):
             capturing.begin_capture()
             try:
                 self.result = call()
             finally:
                 graph = capturing.end_capture()
-        self.launch, self.own = graph.launch if stream is None else partial(graph.launch, stream), stream
+        self.launch = graph.launch
+        self.runs_in = partial(_in_turn, stream) if stream is not None else None
+
+
+def _plans(cupy: Any) -> list[Any]:
+    """CuPy's plans of Fourier transforms, whose memory a graph uses, and which CuPy drops when others come."""
+    cache = cupy.fft.config.get_plan_cache() if "cupy.fft" in sys.modules else ()
+    return [cache[key] for key, _ in cache]
+
+
+@contextlib.contextmanager
+def _in_turn(stream: Any) -> Iterator[None]:
+    """Make a stream CuPy's current one. It waits for the one before, and that waits for it at the end."""
+    outside = sys.modules["cupy"].cuda.get_current_stream()
+    stream.wait_event(outside.record())
+    with stream:
+        yield
+    outside.wait_event(stream.record())
+
+
+@contextlib.contextmanager
+def _nowhere_else(handle: int) -> Iterator[None]:
+    """Refuse work of CuPy and Numba in other streams, which a capture in this one does not see, and arrays of the host
+    as arguments of Numba's kernels, which it copies in each launch."""
+    numba, cupy = sys.modules.get("numba.cuda.dispatcher"), sys.modules.get("cupy")
+
+    def entering(real: Callable[..., Any]) -> Callable[..., Any]:
+        def entered(stream: Any) -> Any:
+            if handle_of(stream) != handle and not stream.is_capturing():
+                raise RuntimeError("it works in another stream, which the capture does not see")
+            return real(stream)
+
+        return entered
+
+    def launching(real: Callable[..., Any]) -> Callable[..., Any]:
+        def launched(configured: Any, *arguments: Any) -> Any:
+            if handle_of(configured.stream) != handle:
+                raise RuntimeError("a kernel is launched in another stream, which the capture does not see")
+            if any(hasattr(type(one), "__array_interface__") for one in arguments):
+                raise RuntimeError("a kernel gets an array of the host, which is copied in each launch")
+            return real(configured, *arguments)
+
+        return launched
+
+    kinds = {getattr(cupy.cuda, name) for name in ("Stream", "ExternalStream")} if cupy is not None else set()
+    owners = {(next(each for each in kind.__mro__ if name in vars(each)), name)
+              for kind in kinds for name in ("__enter__", "use") if hasattr(kind, name)}  # fmt: skip
+    places = [(*place, entering) for place in owners]
+    if numba is not None and hasattr(numba, "_LaunchConfiguration"):
+        places.append((numba._LaunchConfiguration, "__call__", launching))
+    with contextlib.ExitStack() as stack:
+        for owner, name, changed in places:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, changed(getattr(owner, name)))
+        yield
 
 
 @contextlib.contextmanager
@@ -680,9 +745,11 @@ def aside() -> Iterator[None]:
 
 
 def handle_of(stream: Any) -> int:
-    """The CUDA stream of a stream object of a library."""
-    known = (getattr(stream, name, None) for name in ("cuda_stream", "ptr"))
-    return next((one for one in known if isinstance(one, int)), None) or int(stream.__cuda_stream__()[1])
+    """The CUDA stream of a stream object of a library; 0 for the default one."""
+    if hasattr(type(stream), "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    known = [getattr(stream, name, 0) for name in ("cuda_stream", "ptr", "handle")]
+    return int(next((getattr(one, "value", one) for one in known if one), 0) or 0)
 
 
 def arrays() -> Any:
@@ -696,14 +763,34 @@ def is_tensor(one: Any) -> bool:
     return isinstance(one, (*TENSOR, *arrays()))
 
 
+def is_stream(one: Any) -> bool:
+    """Whether it is a stream of CuPy, Numba or cuda.core."""
+    kind = type(one)
+    name = kind.__module__
+    of_cupy_13 = name.startswith("cupy") and kind.__name__.endswith("Stream")
+    return of_cupy_13 or (hasattr(kind, "__cuda_stream__") and not name.startswith("torch"))
+
+
 def is_opaque(one: Any) -> bool:
-    """Whether it is an object of Numba or CUDA Python, such as a kernel or an array: only its identity is looked at."""
+    """Whether it is an object of Numba or CUDA Python, such as a kernel or an array: only its identity is looked at,
+    and of how kernels are launched what is public."""
     return not isinstance(one, types.ModuleType) and type(one).__module__.startswith(("numba.cuda", "cuda."))
+
+
+def _public(one: Any) -> Any:
+    """The settings of an object in C, such as cuda.core's LaunchConfig."""
+    names = (name for name in dir(one) if name[0] != "_")
+    return tuple([(name, held(value)) for name in names if not callable(value := getattr(one, name))])
 
 
 def on_gpu(one: Any) -> bool:
     """Whether a tensor is on a GPU, as CuPy's arrays are."""
     return bool(one.is_cuda) if isinstance(one, TENSOR) else True
+
+
+def _laid(one: Any) -> Any:
+    """Where a tensor's values are; of an array, whose shape may be set, how they lie, too."""
+    return address(one) if isinstance(one, TENSOR) else (address(one), one.shape, one.strides)
 
 
 def address(one: Any) -> int:
@@ -756,11 +843,14 @@ class Reads:
                     self.tensors.setdefault(id(one), (name, one))
                 elif not isinstance(one, SETTINGS) and (id(one), more) not in self._seen:
                     self._seen[id(one), more] = one  # kept, so that no other object gets its number
-                    if hasattr(type(one), "__cuda_stream__"):
-                        handle, of_torch = handle_of(one), type(one).__module__.startswith("torch")
-                        self.streams |= {handle: one} if handle > PER_THREAD and not of_torch else {}
+                    if is_stream(one):
+                        self.streams.setdefault(handle_of(one), one)
                     elif not is_opaque(one):
                         self._visit(name, one, more)
+                    elif type(one).__name__ == "LaunchConfig":
+                        self._found[id(one), dir] = name, partial(_public, one), CALLED
+                    elif type(one).__name__ == "_LaunchConfiguration":  # kernel[grid, block, stream]
+                        self._waiting.append((f"{name}.stream", one.stream, NONE))
             if self._waiting:
                 self.left[f"what is beyond {MOST_OBJECTS} objects"] = None
             if len(self._names) == known:
@@ -809,6 +899,20 @@ class Reads:
         reached = *self.reached(), *(one for _, one in self.tensors.values())
         of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in reached)
         return torch is None or any(str(name).partition(".")[0] in KERNELS for name in of)
+
+    def uses_cupy(self) -> bool:
+        """Whether it reaches CuPy, or any array of it."""
+        reached = *self.reached(), *(one for _, one in self.tensors.values())
+        of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in reached)
+        return torch is None or any(str(name).partition(".")[0] in ("cupy", "cupyx") for name in of)
+
+    def streams_forbid(self) -> str:
+        """Why no capture sees all that it does, by the streams that it reaches; "" if they allow one."""
+        if self.streams and uses_torch():
+            return "it uses a stream of another library beside PyTorch's, and a capture sees one"
+        if any(handle <= PER_THREAD for handle in self.streams):
+            return "it uses a default stream, in which no capture begins"
+        return f"it uses {len(self.streams)} streams, and a capture sees one" if len(self.streams) > 1 else ""
 
     def gradients(self) -> list[tuple[str, Any, Any]]:
         """The leaves, with their gradients, if any code names a backward pass."""
@@ -1037,7 +1141,7 @@ class Reads:
                 self.left[f"the host's array {name}"] = None
                 bytes_ = one.nbytes + sum(getattr(each, "nbytes", 0) for _, each in self._large.values())
                 self._large.update({id(one): (name, one)} if bytes_ < MOST_BYTES else {})
-        if isinstance(one, bytearray | array.array):
+        if isinstance(one, bytearray | array.array | memoryview | CTYPES):
             self._found[id(one), bytes] = name, partial(bytes, one), CALLED
         if not all(_is_own(each) for each in kind.__mro__ if each not in (object, *MODULE)):
             named = self._names & {*dir(kind)}  # if none, a library's code calls its methods: any of them
@@ -1169,7 +1273,7 @@ def _removing(remove: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 BOUND, WATCHED = [0], set[int]()  # how often a layer that a graph looks at has changed
-# Counts them.
+# What counts hooks.
 HOOKS: Any = torch.utils.hooks.RemovableHandle if torch else types.SimpleNamespace(next_id=0)
 if torch:
     for each in ("module", "parameter", "buffer"):
@@ -1649,7 +1753,7 @@ def was_written(one: Any, mark: Any) -> bool:
     """Whether a tensor was written to since it was marked."""
     if not isinstance(one, TENSOR):
         sys.modules["cupy"].cuda.runtime.deviceSynchronize()
-        return bool(one.tobytes() != mark.tobytes())
+        return not sys.modules["cupy"].array_equal(one, mark, equal_nan=one.dtype.kind in "fc")
     return not torch.equal(one, mark) if isinstance(mark, TENSOR) else bool(one._version != mark)
 
 
@@ -1757,6 +1861,8 @@ def strange(value: Any, known: set[int]) -> str:
     """The class of what is in a result, holds or gives tensors, and is neither known nor copied by mapped(); or ""."""
     if id(value) in known:
         return ""
+    if is_opaque(value):
+        return type(value).__name__
     if isinstance(value, Iterator) or (isinstance(value, types.FunctionType) and _has_tensors([value])):
         return type(value).__name__
     if isinstance(value, (*SETTINGS, *WHOLE, *arrays())):

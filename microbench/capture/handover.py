@@ -153,7 +153,7 @@ def _changed(file: Path, source: str, tree: ast.Module, lines: list[str]) -> Cha
 
 
 def helper() -> str:
-    """The file that does it, which needs PyTorch alone."""
+    """The file that does it, which needs the library of the function and no other."""
     return (Path(__file__).parent / "graphed.py").read_text(encoding="utf-8")
 
 

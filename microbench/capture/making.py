@@ -205,7 +205,10 @@ def _gpu() -> str:
         wanted = "it uses PyTorch without a GPU" if torch else "it uses none of PyTorch, CuPy, Numba and cuda.core"
         raise MeasurementError(f"{wanted}: nothing can be captured")
     if others and not (torch is not None and torch.cuda.is_initialized()):
-        import cupy  # noqa: F401 - by which memory of Numba and cuda.core is compared
+        try:
+            import cupy  # noqa: F401
+        except ImportError as error:
+            raise MeasurementError("install CuPy: memory of Numba and cuda.core is compared by it") from error
     from microbench.capture.tensors import gpu_name
 
     return gpu_name()
@@ -236,13 +239,16 @@ def examine(
     host: bool = True,
 ) -> bool:
     """Look for what stops a capture, then prove the graph; whether it is proved. ``given`` are inputs of the user's."""
-    from microbench.capture.graphed import Graphed, opened
+    from microbench.capture.graphed import Graphed, Reads, opened
     from microbench.capture.proof import prove
     from microbench.capture.state import Kept
 
     came: dict[str, Any] = {}
     for each in given:
         opened(came, each, eager)
+    if why := Reads(eager, inputs).streams_forbid():
+        report.why = f"it cannot be captured: {why}"
+        return False
     start = Kept(eager, inputs)
     if look:
         stage("blockers")
@@ -259,7 +265,7 @@ def examine(
     if (error := ended.error) is not None:
         first = error.__context__ or error  # the end of a capture that broke fails too
         known = next((says for sign, says in ENDED.items() if sign in f"{first} {error}"), "")
-        where = "" if known else _ending(partial(eager, *inputs[0], **inputs[1]))
+        where = "" if known else _ending(partial(eager, *inputs[0], **inputs[1]), _stream(eager, inputs))
         report.why = f"{known or 'it cannot be captured'}{where}: {type(first).__name__}: {plain(first, 200)}"
         return False
     proof: Any = ended.result
@@ -278,22 +284,29 @@ def examine(
     return report.proved
 
 
-def _ending(call: Callable[[], Any]) -> str:
+def _stream(eager: Any, inputs: Any) -> Any:
+    """The stream of Numba, cuda.core or CuPy that the function reaches; None if there is none."""
+    from microbench.capture.graphed import Reads
+
+    return next(iter(Reads(eager, inputs).streams.values()), None)
+
+
+def _ending(call: Callable[[], Any], stream: Any) -> str:
     """What ends a capture of a call, in words; "" if that is not found."""
     from microbench.capture.blockers import ended
 
-    where = attempt(lambda: ended(call)).result
+    where = attempt(lambda: ended(call, stream)).result
     return f"; {where} ends the capture" if where else ""
 
 
 def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[str], None]) -> None:
     """The calls that stop a capture into the report, and how fast a graph of the rest would be."""
     from microbench.capture import blockers
-    from microbench.capture.graphed import OPTIMIZER, TENSOR, Graph, Reads, renew, uses_torch
+    from microbench.capture.graphed import OPTIMIZER, TENSOR, Graph, renew, uses_torch
     from microbench.capture.suspects import operations
 
     call = partial(eager, *inputs[0], **inputs[1])
-    stream = next(iter(Reads(eager, inputs).streams.values()), None)
+    stream = _stream(eager, inputs)
     optimizers = [one for one in start.reached.objects if isinstance(one, OPTIMIZER)]
     looked = blockers.blockers(eager, call, optimizers, stream)
     report.blockers = [Stop(*one) for one in looked.blockers]
@@ -324,7 +337,7 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
 
     ended = attempt(both)
     if (error := ended.error) is not None:
-        where = blockers.rest(call, looked, _ending)
+        where = blockers.rest(call, looked, partial(_ending, stream=stream))
         report.rest = Times("rest", why=f"{type(error).__name__}: {plain(error, 160)}{where}")
     else:
         times: Any = ended.result

@@ -44,7 +44,7 @@ from microbench.capture.graphed import (
     was_written,
 )
 from microbench.capture.state import After, Kept, after, reached
-from microbench.capture.tensors import clone, equal, fill, free_bytes, give_back, on_host, take
+from microbench.capture.tensors import clone, equal, fill, free_bytes, give_back, on_host, take, untouched, viewed
 from microbench.core.units import counted
 from microbench.experiments.own.culprit import attempt
 
@@ -59,6 +59,7 @@ ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
 LITTLE = 0.1  # of what is compared, which may be noise: the bias of the keys is one of 16 tensors of a layer
 RANDOM, USER = "random numbers of ", "your code"
+OTHERS = "memory that others have"
 FROZEN_NOISE = "two calls of the function differ there, and two replays do not: what varies is frozen in the graph"
 # Calls or runs of the function that show whether what a graph leaves is noise, and equal ones that show that it is not.
 MORE, FEW_ALIKE = 4, 2
@@ -168,12 +169,15 @@ def prove(
             "use torch.no_grad(), or take torch.cuda.make_graphed_callables"
         )
         return Proof(False, why, None, False, "", 0, 0, 0, (), (), {})
+    if plan.writes_rarely:
+        why = "it writes to an input, but not in each call, so that a graph would do it in a copy: return a new array"
+        return Proof(False, why, None, False, "", 0, 0, 0, (), (), {})
     began = after(function, inputs[0])
     compared: Callable[..., Any] = other
     with ExitStack() as settings:
         eager, graph, scatter = _runs(plan, other, settings)
         start.restore()
-        outputs = len(next(iter(eager.kept.values()), []))
+        outputs = sum(name != OTHERS for name, _ in next(iter(eager.kept.values()), []))
 
         def proof(why: str, difference: Difference | None = None, exact: bool = False) -> Proof:
             varied, left = plan.varied(names)
@@ -298,13 +302,14 @@ class Plan:
         self.needs_backward = any(_goes_back(one) for _, one in _values(result, "output", detached=False))
         self._written = {place for place, one in enumerate(tensors) if was_written(one, marks[place])}
         start.restore()
+        self.writes_rarely = bool(self._written_beyond() - self._written)
 
     def run(self, call: Callable[..., Any], calls: int, change: tuple[Any, Any, Any] | None = None) -> Ran:
         """Call it so often from the start; ``change`` is a holder, a key and a value that come in the middle."""
         self._start.restore()
         random = np.random.default_rng(1)
         kept: dict[int, list[tuple[str, Any]]] = {}
-        held_bytes, most_bytes = 0, KEPT_SHARE * free_bytes()
+        held_bytes, most_bytes, taken = 0, KEPT_SHARE * free_bytes(), list[Any]()
         for number in range(calls):
             if change is not None and number == CHANGE_AT:
                 holder, key, value = change
@@ -314,12 +319,30 @@ class Plan:
             result = call(*arguments, **named)
             if held_bytes < most_bytes or number < 2:
                 kept[number] = [*_values(result, "output"), *((f"input {i}", clone(one)) for i, one in tensors)]
+                kept[number] += [(OTHERS, untouched(taken))] * bool(arrays())
                 held_bytes += sum(one.nbytes for _, one in kept[number] if is_tensor(one))
             del result
             if calls > CHANGE_CALLS:
-                between(random, number)
+                taken = between(random, number)
         end = after(self.function, self._inputs[0])
         return Ran(kept, end)
+
+    def _written_beyond(self) -> set[int]:
+        """The places of arrays to which the function writes if their values are beyond the usual. Of CuPy's arrays only
+        values show that, and some functions, such as clip(), change nothing in most."""
+        _, tensors = _flat(self._inputs[0])
+        odd = [clone(one) for one in tensors]
+        for one in odd:
+            if isinstance(one, arrays()) and one.dtype.kind == "f" and one.size:
+                fill(one, one * -1000)
+                one.ravel()[:1] = np.nan
+        marks = [marked(one) for one in odd]
+        arguments, named = mapped(self._inputs[0], iter(odd).__next__)
+        ended = attempt(partial(self.function, *arguments, **named))
+        of_cupy = (place for place, one in enumerate(odd) if isinstance(one, arrays()))
+        written = {place for place in of_cupy if was_written(odd[place], marks[place])}
+        self._start.restore()
+        return set() if ended.error is not None else written
 
     def _move(self, number: int) -> None:
         """Other values into the tensors that the function reads where they are."""
@@ -807,12 +830,15 @@ def changed_on_host(eager: After, graph: After) -> Difference | None:
     return None
 
 
-def between(random: np.random.Generator, number: int) -> None:
-    """Other work between two calls: memory is taken, filled with NaN and given back, random numbers are drawn."""
+def between(random: np.random.Generator, number: int) -> list[Any]:
+    """Other work between two calls: memory is taken, filled with NaN and given back, random numbers are drawn. Of
+    CuPy every other time it is kept, and the result: nobody may write to it."""
     taken = take(random)
+    kept = [one for one in taken if isinstance(one, arrays())] if number % 2 else []
     if number % 50 == 49:
         del taken
         give_back()
+    return kept
 
 
 def _nudging(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -950,6 +976,8 @@ def _values(value: Any, path: str, detached: bool = True) -> Iterable[tuple[str,
     elif isinstance(value, tuple | list):
         for number, each in enumerate(value):
             yield from _values(each, f"{path}[{number}]", detached)
+    elif (view := viewed(value)) is not None:  # memory of Numba or cuda.core
+        yield from _values(view, path, detached)
     elif isinstance(value, (*SCALARS, np.ndarray)):
         yield path, value
     elif holds(value):

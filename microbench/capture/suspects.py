@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from microbench.capture.graphed import Captured, handle_of
+from microbench.capture.graphed import Captured, described, handle_of
 from microbench.experiments.own.culprit import attempt
 
 # Methods without a name of their own in the user's code.
@@ -24,6 +24,10 @@ OF_ARRAYS = OPERATORS - {"__mul__", "__rmul__"}  # which are products of sparse 
 READS = {
     "get", "item", "tolist", "asnumpy", "tobytes", "tofile", "dump", "dumps", "__float__", "__int__", "__bool__",
     "__complex__", "__str__", "__repr__", "__format__", "copy_to_host", "save", "savez",
+}  # fmt: skip
+SIZES = {
+    "nonzero", "flatnonzero", "argwhere", "where", "unique", "extract", "compress", "bincount", "repeat", "__getitem__",
+    "__setitem__",
 }  # fmt: skip
 WAITS = {"synchronize", "deviceSynchronize", "streamSynchronize", "eventSynchronize"}
 PACKAGES = (
@@ -45,6 +49,22 @@ def suspected(looking: Any, names: dict[str, Any], stream: Any) -> Iterator[None
     ``names`` are the globals of the user's function, ``stream`` is its own.
     """
     within = [0]  # calls that others make are theirs
+    known: dict[Any, BaseException | None] = {}
+
+    def tried(real: Callable[..., Any], name: str, args: Any, named: Any) -> BaseException | None:
+        """The error of a capture of this call; once for each kind of arguments."""
+        if any(isinstance(one, types.FunctionType) for one in (*args, *named.values())):
+            return None  # whoever calls functions of the user's calls each twice
+        try:
+            kind: Any = real, described((args, named), [])
+            hash(kind)
+        except TypeError:
+            kind = object()
+        if kind not in known:
+            looking.quiet = True
+            known[kind] = attempt(partial(Captured, partial(real, *args, **named), stream)).error
+            looking.quiet = False
+        return known[kind]
 
     def watched(real: Callable[..., Any], name: str) -> Callable[..., Any]:
         def called(*args: Any, **named: Any) -> Any:
@@ -54,9 +74,7 @@ def suspected(looking: Any, names: dict[str, Any], stream: Any) -> Iterator[None
             try:
                 if looking.given is not None:
                     return next(looking.given, None) if next(looking.stops, False) else real(*args, **named)
-                looking.quiet = True
-                error = attempt(partial(Captured, partial(real, *args, **named), stream)).error
-                looking.quiet = False
+                error = tried(real, name, args, named)
                 result = real(*args, **named)
                 looking.stopped.append(error is not None)
                 if error is not None:
@@ -69,15 +87,15 @@ def suspected(looking: Any, names: dict[str, Any], stream: Any) -> Iterator[None
         return called
 
     with contextlib.ExitStack() as stack:
-        known: dict[int, Any] = {}
+        ways: dict[int, Any] = {}
         for holder, name, real in _calls():
-            known[id(real)] = each = watched(real, name)
+            ways[id(real)] = each = watched(real, name)
             with contextlib.suppress(TypeError, AttributeError):  # a class of C that cannot be changed
                 stack.enter_context(mock.patch.object(holder, name, each))
         for key, value in list(names.items()):  # from cupy import dot
-            if id(value) in known and not key.startswith("__"):
+            if id(value) in ways and not key.startswith("__"):
                 stack.callback(names.__setitem__, key, value)
-                names[key] = known[id(value)]
+                names[key] = ways[id(value)]
         yield
 
 
@@ -124,11 +142,17 @@ def _told(name: str, error: BaseException, args: Any) -> tuple[str, str, str]:
     if name in READS:
         small = getattr(args[0] if args else None, "size", 0) == 1
         return ("item" if small else "to_host"), call, "the host waits for a value of the GPU"
-    if "D2H" in said or "synchronous" in said:
+    if name in SIZES and ("D2H" in said or "synchronous" in said):
         return "sizes", call, "the size of the result depends on values, so the host waits for them"
-    if name == "__call__":
-        return "stream", call, "it is launched in the default stream, which no capture sees"
-    if "H2D" in said or name in ("to_device", "copy_to_device", "set", "asarray", "array"):
+    if "D2H" in said or "synchronous" in said:
+        return "library", call, "it reads a value of the GPU within"
+    if "another stream" in said:
+        return "stream", call, "it is launched in another stream than the rest, which the capture does not see"
+    if (
+        "H2D" in said
+        or "array of the host" in said
+        or name in ("to_device", "copy_to_device", "set", "asarray", "array")
+    ):
         return "to_gpu", call, "a copy from ordinary memory of the host"
     return "capture", call, str(error).splitlines()[0][:120] if str(error) else type(error).__name__
 

@@ -44,6 +44,7 @@ MOST_GRAPHS = 3
 METHODS = ("forward", "__call__", "training_step")  # which `microbench graph` cannot take from a file
 OF_TORCH: tuple[Program, ...] = ("torch", "training", "graphs", "generate")
 CAPTURED: tuple[Program, ...] = ("torch", "training", "graphs", "cupy", "numba")
+UNKNOWN = "FILE.py::STEP"  # the step of a program whose loop is not known
 FREES = ("cudaFree", "cuMemUnmap", "cuMemFree", "cuMemFree_v2")
 MOST_NAMED = 3  # calls that a graph cannot hold, in a sentence
 VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
@@ -115,8 +116,9 @@ def how(diagnosis: Diagnosis) -> str:
     if program in ("generate", "jax"):
         return HOW[program] + (f", in place of{place}" if program == "jax" else "")
     if of := target(diagnosis):
-        by_hand = f"{HOW[program][0].lower()}{HOW[program][1:]}"
-        return f"`microbench graph {of}` makes the graph and proves it equal. By hand: {by_hand}"
+        said = program in OF_TORCH or of == UNKNOWN
+        by_hand = f". By hand: {HOW[program][0].lower()}{HOW[program][1:]}" if said else ""
+        return f"`microbench graph {of}` makes the graph and proves it equal{by_hand}"
     return f"{HOW[program]}. Do it once, before{place}; inside, copy inputs in and replay"
 
 
@@ -139,7 +141,7 @@ def target(diagnosis: Diagnosis) -> str:
     called = {function_of(one) for one, by in trace.callers.items() if by & inside} - {within}
     if name == "STEP" and len(called) == 1 and (only := called.pop())[1].isidentifier() and only[1] not in METHODS:
         file, name = only
-    return f"{file if file.endswith('.py') else 'FILE.py'}::{name}"
+    return f"{file}::{name}" if file.endswith(".py") else UNKNOWN.replace("STEP", name)
 
 
 def of_target(diagnosis: Diagnosis, place: str) -> bool:

@@ -127,17 +127,10 @@ def graphed(
     is the graph's own memory, which the next call overwrites. The first ``check`` calls are also made by the function
     itself, from the same state, and compared. `microbench graph` proves whether a function suits.
 
-    Raises UsageError without any of these libraries, and RuntimeError at the first call that cannot be captured or
-    differs. Source: "CUDA Graphs" in PyTorch's notes on CUDA semantics.
+    Raises RuntimeError at the first call that cannot be captured or differs. Source: "CUDA Graphs" in PyTorch's notes
+    on CUDA semantics.
     """
-    from microbench.core.errors import UsageError
-
-    try:
-        from microbench.capture.graphed import Graphed
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "graphed needs PyTorch, CuPy, Numba or cuda.core", "import the one that the function uses before"
-        ) from error
+    from microbench.capture.graphed import Graphed
 
     def made(own: Callable[..., Any]) -> Any:
         graph = Graphed(own, warm_up, most, copies, also or (lambda: None))
