@@ -243,21 +243,6 @@ def writes_to_what_is_beyond() -> Any:
     return step, (x(),)
 
 
-@trap("make the tensor on the GPU once")
-def numba_with_an_array_of_the_host() -> Any:
-    from numba import cuda
-
-    @cuda.jit  # type: ignore[untyped-decorator]
-    def scale(y: Any, rate: Any) -> None:
-        i = cuda.grid(1)
-        if i < y.size:
-            y[i] *= rate[0]
-
-    stream = cuda.stream()
-    y, rate = cuda.to_device(np.ones(4096, np.float32)), np.array([1.01], np.float32)
-    return lambda: scale[32, 128, stream](y, rate), ()
-
-
 @trap("DeviceNDArray|Buffer")
 def numba_returns_memory_of_its_own() -> Any:
     from numba import cuda

@@ -163,11 +163,8 @@ class Stream:
     def is_capturing(self) -> bool:
         return self.graph is not None
 
-    def record(self) -> None:
-        pass
-
-    def wait_event(self, event: None) -> None:
-        pass
+    def wait_event(self, event: Any) -> None:
+        event.waits.append((self.ptr, event.of))
 
     def begin_capture(self) -> None:
         self.graph = []
@@ -182,6 +179,19 @@ Stream.__module__ = "cupy.cuda.stream"
 
 class Pool:
     malloc = None
+
+
+class Event:
+    waits: list[Any] = []  # noqa: RUF012 - pairs of a stream that waits and the one that it waits for
+
+    def __init__(self, disable_timing: bool = False) -> None:
+        self.of = 0
+
+    def record(self, stream: Any) -> None:
+        self.of = stream.ptr
+
+    def synchronize(self) -> None:
+        pass
 
 
 class Played(ModuleType):
@@ -223,7 +233,7 @@ def cupy_on_host() -> Any:
     runtime.deviceSynchronize = lambda: refuse("synchronous API calls")
     pool = SimpleNamespace(malloc=None, free_all_blocks=lambda: None)
     cuda: Any = ModuleType("cupy.cuda")
-    cuda.Stream, cuda.ExternalStream, cuda.runtime = Stream, Stream, runtime
+    cuda.Stream, cuda.ExternalStream, cuda.runtime, cuda.Event = Stream, Stream, runtime, Event
     Stream.null = null  # type: ignore[attr-defined]
     cuda.MemoryPool, cuda.using_allocator = Pool, lambda malloc: nullcontext()
     cuda.get_current_stream = lambda: CURRENT[-1] if CURRENT else null

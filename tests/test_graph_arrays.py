@@ -133,6 +133,7 @@ def test_only_one_stream_is_captured(cupy: Any) -> None:
     graph, before = Graphed(in_one), float(into[0])
     for _ in range(7):
         graph()
+    assert cupy.cuda.Event.waits[-2:] == [(one.ptr, 0), (0, one.ptr)], "before and after a replay"
     assert float(into[0]) == before + 7
     assert graph.counts["replays"] == 4
 
@@ -221,4 +222,5 @@ def test_what_a_kernel_of_numba_gets_is_looked_at(monkeypatch: pytest.MonkeyPatc
             other(1.0)
         with pytest.raises(RuntimeError, match="array of the host"):
             own(np.ones(2))
+        assert own(np.float32(1)) == "launched"
     assert other(np.ones(2)) == "launched"

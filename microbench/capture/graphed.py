@@ -595,7 +595,7 @@ class Captured:
             elif stream is None or type(stream).__module__.startswith("cupy"):
                 self._by_cupy(call, package, stream)
             else:
-                self._by_core(call, package, stream)
+                self._by_core(call, package if cupy else None, stream)
 
     def _by_torch(self, call: Callable[[], Any], cupy: Any) -> None:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
@@ -628,7 +628,7 @@ class Captured:
                 builder.end_building()
         graph = builder.complete()
         self.launch = partial(graph.launch, of_core)
-        self.runs_in = partial(_in_turn, of_cupys) if cupy is not None else None
+        self.runs_in = _in_turn(cupy, of_cupys) if cupy is not None else None
 
     def _by_cupy(self, call: Callable[[], Any], cupy: Any, stream: Any) -> None:
         capturing = stream if stream is not None else cupy.cuda.Stream()
@@ -639,7 +639,7 @@ class Captured:
             finally:
                 graph = capturing.end_capture()
         self.launch = graph.launch
-        self.runs_in = partial(_in_turn, stream) if stream is not None else None
+        self.runs_in = _in_turn(cupy, stream) if stream is not None else None
 
 
 def _plans(cupy: Any) -> list[Any]:
@@ -648,14 +648,21 @@ def _plans(cupy: Any) -> list[Any]:
     return [cache[key] for key, _ in cache]
 
 
-@contextlib.contextmanager
-def _in_turn(stream: Any) -> Iterator[None]:
-    """Make a stream CuPy's current one. It waits for the one before, and that waits for it at the end."""
-    outside = sys.modules["cupy"].cuda.get_current_stream()
-    stream.wait_event(outside.record())
-    with stream:
-        yield
-    outside.wait_event(stream.record())
+def _in_turn(cupy: Any, stream: Any) -> Callable[[], Any]:
+    """What makes a stream CuPy's current one. It waits for the one before, and that waits for it at the end."""
+    begun, ended = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        outside = cupy.cuda.get_current_stream()
+        begun.record(outside)
+        stream.wait_event(begun)
+        with stream:
+            yield
+        ended.record(stream)
+        outside.wait_event(ended)
+
+    return turn
 
 
 @contextlib.contextmanager
@@ -676,7 +683,7 @@ def _nowhere_else(handle: int) -> Iterator[None]:
         def launched(configured: Any, *arguments: Any) -> Any:
             if handle_of(configured.stream) != handle:
                 raise RuntimeError("a kernel is launched in another stream, which the capture does not see")
-            if any(hasattr(type(one), "__array_interface__") for one in arguments):
+            if any(isinstance(one, sys.modules["numpy"].ndarray) for one in arguments):
                 raise RuntimeError("a kernel gets an array of the host, which is copied in each launch")
             return real(configured, *arguments)
 
@@ -904,7 +911,7 @@ class Reads:
         """Whether it reaches CuPy, or any array of it."""
         reached = *self.reached(), *(one for _, one in self.tensors.values())
         of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in reached)
-        return torch is None or any(str(name).partition(".")[0] in ("cupy", "cupyx") for name in of)
+        return any(str(name).partition(".")[0] in ("cupy", "cupyx") for name in of)
 
     def streams_forbid(self) -> str:
         """Why no capture sees all that it does, by the streams that it reaches; "" if they allow one."""
