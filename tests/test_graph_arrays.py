@@ -1,5 +1,6 @@
 """`microbench graph` of functions of CuPy, whose graphs are played on the CPU. On a GPU: lab/array_traps.py."""
 
+import contextlib
 import gc
 import importlib
 import os
@@ -224,3 +225,71 @@ def test_what_a_kernel_of_numba_gets_is_looked_at(monkeypatch: pytest.MonkeyPatc
             own(np.ones(2))
         assert own(np.float32(1)) == "launched"
     assert other(np.ones(2)) == "launched"
+
+
+class Configured:
+    """As kernel[grid, block, stream] of Numba."""
+
+    def __init__(self, stream: Any, ran: list[float]) -> None:
+        self.stream, self._ran = stream, ran
+
+    def __call__(self, rate: float) -> None:
+        self._ran.append(rate)
+
+
+Configured.__module__ = "numba.cuda.dispatcher"
+
+
+def test_a_kernel_of_numba_without_a_stream_is_in_the_way(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[float] = []
+    monkeypatch.setitem(sys.modules, "numba.cuda.dispatcher", SimpleNamespace(_LaunchConfiguration=Configured))
+    kernel = Configured(0, ran)
+
+    def step() -> None:
+        kernel(0.5)
+
+    looked = blockers.blockers(step, step, [])
+    (one,) = looked.blockers
+    assert (one.kind, one.call) == ("stream", "a kernel")
+    assert "kernel(0.5)" in one.line
+    assert ran == [0.5]
+
+
+class Builder:
+    """As cuda.core's: once an error has broken what is built, only close() ends that."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def begin_building(self) -> None:
+        self._log.append("begin")
+
+    def end_building(self) -> None:
+        self._log.append("end")
+
+    def close(self) -> None:
+        self._log.append("close")
+
+    def complete(self) -> Any:
+        return SimpleNamespace(launch=lambda stream: self._log.append("launch"))
+
+
+@pytest.mark.parametrize(("fails", "log"), [(False, ["begin", "end", "launch"]), (True, ["begin", "close"])])
+def test_a_stream_of_cuda_core_is_captured_by_its_own_means(
+    fails: bool, log: list[str], cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from microbench.capture import graphed
+
+    done: list[str] = []
+    of_core = SimpleNamespace(create_graph_builder=lambda: Builder(done))
+    device = SimpleNamespace(set_current=lambda: None, create_stream=lambda stream: of_core)
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(core=SimpleNamespace(Device=lambda: device)))
+    monkeypatch.setitem(sys.modules, "cuda.core", SimpleNamespace(Device=lambda: device))
+
+    def call() -> None:
+        if fails:
+            raise ValueError("a wait")
+
+    with contextlib.suppress(ValueError):
+        graphed.Captured(call, SimpleNamespace(handle=7)).launch()
+    assert done == log

@@ -620,12 +620,12 @@ class Captured:
         device.set_current()
         of_core = device.create_stream(stream)
         builder, of_cupys = of_core.create_graph_builder(), of_cupy(stream)
-        with of_cupys, _numbas_memory(self._kept), _nowhere_else(handle_of(stream)):
+        with of_cupys, _numbas_memory(self._kept), _nowhere_else(handle_of(stream)), contextlib.ExitStack() as failed:
+            failed.callback(builder.close)  # which ends what an error has broken
             builder.begin_building()
-            try:
-                self.result = call()
-            finally:
-                builder.end_building()
+            self.result = call()
+            builder.end_building()
+            failed.pop_all()
         graph = builder.complete()
         self.launch = partial(graph.launch, of_core)
         self.runs_in = _in_turn(cupy, of_cupys) if cupy is not None else None

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from microbench.capture.graphed import Captured, described, handle_of
+from microbench.capture.graphed import PER_THREAD, Captured, described, handle_of
 from microbench.experiments.own.culprit import attempt
 
 # Methods without a name of their own in the user's code.
@@ -62,8 +62,10 @@ def suspected(looking: Any, names: dict[str, Any], stream: Any) -> Iterator[None
             kind = object()
         if kind not in known:
             looking.quiet = True
-            now = type(args[0]).__call__ if name == "__call__" else real  # a capture looks at what kernels get
-            known[kind] = attempt(partial(Captured, partial(now, *args, **named), stream)).error
+            call = partial(real, *args, **named)
+            if name == "__call__":  # a capture looks at what kernels get
+                call = partial(lambda kernel, *given: type(kernel).__call__(kernel, *given), *args)
+            known[kind] = attempt(partial(Captured, call, stream)).error
             looking.quiet = False
         return known[kind]
 
@@ -147,7 +149,7 @@ def _told(name: str, error: BaseException, args: Any) -> tuple[str, str, str]:
         return "sizes", call, "the size of the result depends on values, so the host waits for them"
     if "D2H" in said or "synchronous" in said:
         return "library", call, "it reads a value of the GPU within"
-    if "another stream" in said:
+    if "another stream" in said or (name == "__call__" and handle_of(args[0].stream) <= PER_THREAD):
         return "stream", call, "it is launched in another stream than the rest, which the capture does not see"
     if (
         "H2D" in said
