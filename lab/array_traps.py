@@ -234,15 +234,6 @@ def names_the_default_stream() -> Any:
     return step, (x(),)
 
 
-@trap("writes to an input")
-def writes_to_what_is_beyond() -> Any:
-    def step(a: Any) -> Any:
-        cp.clip(a, -100, 100, out=a)
-        return a.sum()
-
-    return step, (x(),)
-
-
 @trap("DeviceNDArray|Buffer")
 def numba_returns_memory_of_its_own() -> Any:
     from numba import cuda

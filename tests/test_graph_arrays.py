@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import weakref
 from collections import Counter, UserDict
 from collections.abc import Iterator
@@ -175,16 +176,16 @@ def test_a_graph_keeps_the_memory_and_the_plans_that_it_uses(cupy: Any, monkeypa
 
 
 class Cache:
-    """As CuPy's: it yields keys with its own nodes."""
+    """As CuPy's: it yields keys with nodes that hold a plan."""
 
     def __init__(self, entries: Any) -> None:
         self._entries = entries
 
     def __iter__(self) -> Any:
-        return iter([(key, object()) for key in self._entries])
+        return iter([(key, SimpleNamespace(plan=one)) for key, one in self._entries.items()])
 
     def __getitem__(self, key: Any) -> Any:
-        return self._entries[key]
+        raise AssertionError("an entry moves when it is read: whoever reads while they pass never ends")
 
 
 def test_an_array_whose_shape_is_set_is_an_error_some_calls_later(cupy: Any) -> None:
@@ -216,15 +217,19 @@ def test_what_a_kernel_of_numba_gets_is_looked_at(monkeypatch: pytest.MonkeyPatc
             return "launched"
 
     monkeypatch.setitem(sys.modules, "numba.cuda.dispatcher", SimpleNamespace(_LaunchConfiguration=Configured))
-    own, other = Configured(SimpleNamespace(handle=7)), Configured(0)
+    own, other, said = Configured(SimpleNamespace(handle=7)), Configured(0), list[str]()
     with graphed._nowhere_else(7):
         assert own(1.0) == "launched"
         with pytest.raises(RuntimeError, match="another stream"):
             other(1.0)
-        with pytest.raises(RuntimeError, match="array of the host"):
-            own(np.ones(2))
+        for host in (np.ones(2), SimpleNamespace(value=np.ones(2)), (1.0, np.ones(2))):
+            with pytest.raises(RuntimeError, match="array of the host"):
+                own(host)
+        elsewhere = threading.Thread(target=lambda: said.append(other(np.ones(2))))
+        elsewhere.start()
+        elsewhere.join()
         assert own(np.float32(1)) == "launched"
-    assert other(np.ones(2)) == "launched"
+    assert said == [other(np.ones(2))] == ["launched"], "another thread's kernels are its own"
 
 
 class Configured:
@@ -293,3 +298,47 @@ def test_a_stream_of_cuda_core_is_captured_by_its_own_means(
     with contextlib.suppress(ValueError):
         graphed.Captured(call, SimpleNamespace(handle=7)).launch()
     assert done == log
+
+
+def test_a_default_stream_that_is_only_waited_for_is_a_wait(cupy: Any) -> None:
+    null = cupy.cuda.Stream.null
+
+    def step(a: Any) -> Any:
+        null.synchronize()
+        return a * 2
+
+    report = report_of(lambda: (step, (cupy.asarray([1.0, 2.0]),)))
+    assert [(one.kind, one.call) for one in report.blockers] == [("wait", "synchronize")]
+
+
+def test_a_stream_may_be_an_argument(cupy: Any) -> None:
+    into, streams = cupy.asarray([0.0]), [cupy.cuda.Stream.null] * 5 + [cupy.cuda.Stream()] * 8
+
+    def step(stream: Any) -> None:
+        with stream:
+            cupy.add(into, 1, out=into)
+
+    graph = Graphed(step)
+    for stream in streams:
+        graph(stream)
+    assert float(into[0]) == 13
+    assert graph.counts["replays"] == 5
+
+
+def test_captures_in_two_threads_leave_streams_as_they_were(cupy: Any) -> None:
+    from microbench.capture import graphed
+
+    before = cupy.cuda.Stream.__enter__
+    first, second = threading.Event(), threading.Event()
+
+    def captures(mine: threading.Event, other: threading.Event) -> None:
+        with graphed._nowhere_else(7):
+            mine.set()
+            other.wait(0.2)
+
+    threads = [threading.Thread(target=captures, args=one) for one in ((first, second), (second, first))]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert cupy.cuda.Stream.__enter__ is before

@@ -106,6 +106,11 @@ def step(x, k=[1]):
     [
         ("calls cannot be replayed: each call changes random numbers of random, and a replay would not", "draw them"),
         ("calls cannot be replayed: cache has another value in too many calls", "written in place"),
+        (
+            "it cannot be captured: RuntimeError: it works in another stream, which the capture does not see",
+            "one stream",
+        ),
+        ("it cannot be captured: it uses a stream of another library beside PyTorch's", "work in PyTorch's"),
         ("calls cannot be replayed: it returns a View, of which a replay makes no copy", ""),
     ],
 )

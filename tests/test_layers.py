@@ -48,7 +48,7 @@ LINES = {
     "meter": 951,
     "experiments": 10258,  # compilers have bounded memory; green contexts; device launches and priorities in graphs
     "benchmarks": 4901,  # rates of functions; green contexts; device launches and priorities in graphs
-    "capture": 4623,  # graphs of CuPy, Numba and cuda.core, too: their calls that are in the way, memory, proof
+    "capture": 4629,  # graphs of CuPy, Numba and cuda.core, too: their calls that are in the way, memory, proof
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 4002,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
@@ -56,7 +56,7 @@ LINES = {
     "traces": 3625,  # bytes of collectives; calls inside others
     "diagnosis": 9288,  # what changed; largest kernels; steps that pause; late ranks beyond chance; odd first steps
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8178,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
+    "report": 8180,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3530,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches
     "library": 2350,  # blocks end at any Ctrl-C; counts of a call; callbacks; the sides of ab; constants
     "service": 776,  # watching for hours: budget, metrics, alerts, who may ask

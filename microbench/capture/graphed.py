@@ -25,6 +25,7 @@ import random
 import re
 import sys
 import sysconfig
+import threading
 import types
 import weakref
 from collections import Counter, deque
@@ -66,7 +67,7 @@ Place = tuple[Any, Any, Any, str]  # a holder, a key, a value, a name
 NONE: frozenset[str] = frozenset()
 GRADIENT = operator.attrgetter("grad")
 SEQUENCES = tuple, list
-CTYPES: Any = ctypes._SimpleCData | ctypes.Structure | ctypes.Union | ctypes.Array
+BYTES: Any = bytearray, array.array, memoryview, ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array
 PLAIN: Any = (torch.Tensor, torch.nn.Parameter) if torch else ()
 OF_LAYERS = set(vars(torch.nn.Module())) - {"training"} if torch else set[str]()
 OF_ALL = [
@@ -139,7 +140,7 @@ class Graphed:
         self._last: Graph | None = None
         self._kept = False  # by an object, as its method
         self._changing = ""  # what the function itself changes, of that by which the host decides
-        self._never = ""  # why it has no graph, whatever comes
+        self._never: dict[Any, str] = {}  # why calls of a kind have no graph, whatever comes
         # What a kind's last warm-up bound anew, and of that what it did not compute with.
         self._anew: dict[Any, list[Place]] = {}
         self._unread: dict[Any, set[tuple[int, Any]]] = {}
@@ -258,8 +259,8 @@ class Graphed:
         """Why a call has no graph, whatever comes; "" if it may have one."""
         if torch is None and sys.modules.get("torch"):
             return "PyTorch was imported after this file, which must know it"
-        if self._never:
-            return self._never
+        if why := self._never.get(kind[0]):
+            return why
         if self._changing:
             return f"each call changes {self._changing}, and a replay would not"
         if len(self._graphs) >= self._most or (places is None and len(self._places) >= 2 * self._most):
@@ -285,9 +286,9 @@ class Graphed:
         ``unread``, or it is state."""
         self._came.clear()
         reads = Reads(self.function, (arguments, named))  # the first calls may have made what it reads
-        self._never = reads.streams_forbid()
-        if self._never:
-            return self._eager(self._never, arguments, named)
+        if why := reads.streams_forbid():
+            self._never[kind[0]] = why
+            return self._eager(why, arguments, named)
         self._counts["captures"] += 1
         places = self._places[kind[0]] = reads.places
         before, state, grads = [held(now(*place)) for _, *place in places], reads.state(tensors), reads.gradients()
@@ -582,20 +583,21 @@ class Captured:
 
     def __init__(self, call: Callable[[], Any], stream: Any = None, cupy: bool = True) -> None:
         self.runs_in: Any = None
-        package = sys.modules.get("cupy") if cupy or not uses_torch() else None
+        package = sys.modules.get("cupy")
         self._kept: list[Any] = []
         with contextlib.ExitStack() as within:
-            if package is not None:
-                self._kept += [package.cuda.MemoryPool(), *_plans(package)]
+            if package is not None:  # also for libraries that use it
+                self._kept.append(package.cuda.MemoryPool())
                 within.enter_context(package.cuda.using_allocator(self._kept[0].malloc))
             if stream is None and package is None and torch is None:
                 raise RuntimeError("no capture begins in the default stream: give each kernel the same other one")
             if uses_torch() or (stream is None and package is None):
-                self._by_torch(call, package)
+                self._by_torch(call, package if cupy else None)
             elif stream is None or type(stream).__module__.startswith("cupy"):
                 self._by_cupy(call, package, stream)
             else:
                 self._by_core(call, package if cupy else None, stream)
+        self._kept += _plans(package) if package is not None else []
 
     def _by_torch(self, call: Callable[[], Any], cupy: Any) -> None:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
@@ -645,7 +647,7 @@ class Captured:
 def _plans(cupy: Any) -> list[Any]:
     """CuPy's plans of Fourier transforms, whose memory a graph uses, and which CuPy drops when others come."""
     cache = cupy.fft.config.get_plan_cache() if "cupy.fft" in sys.modules else ()
-    return [cache[key] for key, _ in cache]
+    return [node.plan for _, node in cache]
 
 
 def _in_turn(cupy: Any, stream: Any) -> Callable[[], Any]:
@@ -655,6 +657,9 @@ def _in_turn(cupy: Any, stream: Any) -> Callable[[], Any]:
     @contextlib.contextmanager
     def turn() -> Iterator[None]:
         outside = cupy.cuda.get_current_stream()
+        if outside.ptr == stream.ptr:
+            yield
+            return
         begun.record(outside)
         stream.wait_event(begun)
         with stream:
@@ -665,15 +670,25 @@ def _in_turn(cupy: Any, stream: Any) -> Callable[[], Any]:
     return turn
 
 
+PATCHING = threading.RLock()  # of one thread at a time, or what is put back is not what was there
+
+
+def _holds_host_array(one: Any) -> bool:
+    """Whether an argument of a Numba kernel is an array of the host, also one to copy in or out, or within a tuple."""
+    numpy, one = sys.modules["numpy"], getattr(one, "value", one)
+    return isinstance(one, numpy.ndarray | numpy.void) or (isinstance(one, tuple) and any(map(_holds_host_array, one)))
+
+
 @contextlib.contextmanager
 def _nowhere_else(handle: int) -> Iterator[None]:
     """Refuse work of CuPy and Numba in other streams, which a capture in this one does not see, and arrays of the host
     as arguments of Numba's kernels, which it copies in each launch."""
-    numba, cupy = sys.modules.get("numba.cuda.dispatcher"), sys.modules.get("cupy")
+    numba, cupy, thread = sys.modules.get("numba.cuda.dispatcher"), sys.modules.get("cupy"), threading.get_ident()
 
     def entering(real: Callable[..., Any]) -> Callable[..., Any]:
         def entered(stream: Any) -> Any:
-            if handle_of(stream) != handle and not stream.is_capturing():
+            mine = threading.get_ident() == thread
+            if mine and handle_of(stream) != handle and not stream.is_capturing():
                 raise RuntimeError("it works in another stream, which the capture does not see")
             return real(stream)
 
@@ -681,9 +696,10 @@ def _nowhere_else(handle: int) -> Iterator[None]:
 
     def launching(real: Callable[..., Any]) -> Callable[..., Any]:
         def launched(configured: Any, *arguments: Any) -> Any:
-            if handle_of(configured.stream) != handle:
+            mine = threading.get_ident() == thread
+            if mine and handle_of(configured.stream) != handle:
                 raise RuntimeError("a kernel is launched in another stream, which the capture does not see")
-            if any(isinstance(one, sys.modules["numpy"].ndarray) for one in arguments):
+            if mine and any(map(_holds_host_array, arguments)):
                 raise RuntimeError("a kernel gets an array of the host, which is copied in each launch")
             return real(configured, *arguments)
 
@@ -695,7 +711,7 @@ def _nowhere_else(handle: int) -> Iterator[None]:
     places = [(*place, entering) for place in owners]
     if numba is not None and hasattr(numba, "_LaunchConfiguration"):
         places.append((numba._LaunchConfiguration, "__call__", launching))
-    with contextlib.ExitStack() as stack:
+    with PATCHING, contextlib.ExitStack() as stack:
         for owner, name, changed in places:
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, changed(getattr(owner, name)))
@@ -773,21 +789,14 @@ def is_tensor(one: Any) -> bool:
 def is_stream(one: Any) -> bool:
     """Whether it is a stream of CuPy, Numba or cuda.core."""
     kind = type(one)
-    name = kind.__module__
-    of_cupy_13 = name.startswith("cupy") and kind.__name__.endswith("Stream")
-    return of_cupy_13 or (hasattr(kind, "__cuda_stream__") and not name.startswith("torch"))
+    of_cupy_13 = kind.__name__.endswith("Stream") and kind.__module__.startswith("cupy")
+    return of_cupy_13 or (hasattr(kind, "__cuda_stream__") and not kind.__module__.startswith("torch"))
 
 
 def is_opaque(one: Any) -> bool:
     """Whether it is an object of Numba or CUDA Python, such as a kernel or an array: only its identity is looked at,
     and of how kernels are launched what is public."""
     return not isinstance(one, types.ModuleType) and type(one).__module__.startswith(("numba.cuda", "cuda."))
-
-
-def _public(one: Any) -> Any:
-    """The settings of an object in C, such as cuda.core's LaunchConfig."""
-    names = (name for name in dir(one) if name[0] != "_")
-    return tuple([(name, held(value)) for name in names if not callable(value := getattr(one, name))])
 
 
 def on_gpu(one: Any) -> bool:
@@ -855,7 +864,8 @@ class Reads:
                     elif not is_opaque(one):
                         self._visit(name, one, more)
                     elif type(one).__name__ == "LaunchConfig":
-                        self._found[id(one), dir] = name, partial(_public, one), CALLED
+                        names = [key for key in dir(one) if key[0] != "_" and not callable(getattr(one, key))]
+                        self._found[id(one), dir] = name, partial(operator.attrgetter(*names), one), CALLED
                     elif type(one).__name__ == "_LaunchConfiguration":  # kernel[grid, block, stream]
                         self._waiting.append((f"{name}.stream", one.stream, NONE))
             if self._waiting:
@@ -901,25 +911,29 @@ class Reads:
         """What is at the places that the function may bind anew."""
         return [(holder, key, now(holder, key), name) for name, holder, key in self.maybe.values()]
 
-    def has_kernels(self) -> bool:
-        """Whether the function launches kernels that PyTorch does not see, which may compute with anything."""
+    def _packages(self) -> set[str]:
+        """The packages of all that it reaches."""
         reached = *self.reached(), *(one for _, one in self.tensors.values())
         of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in reached)
-        return torch is None or any(str(name).partition(".")[0] in KERNELS for name in of)
+        return {str(name).partition(".")[0] for name in of}
+
+    def has_kernels(self) -> bool:
+        """Whether the function launches kernels that PyTorch does not see, which may compute with anything."""
+        return torch is None or not KERNELS.isdisjoint(self._packages())
 
     def uses_cupy(self) -> bool:
         """Whether it reaches CuPy, or any array of it."""
-        reached = *self.reached(), *(one for _, one in self.tensors.values())
-        of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in reached)
-        return any(str(name).partition(".")[0] in ("cupy", "cupyx") for name in of)
+        return not {"cupy", "cupyx"}.isdisjoint(self._packages())
 
-    def streams_forbid(self) -> str:
-        """Why no capture sees all that it does, by the streams that it reaches; "" if they allow one."""
+    def streams_forbid(self, default: bool = True) -> str:
+        """Why no capture sees all that it does, by the streams that it reaches; "" if they allow one. ``default`` says
+        whether a default one forbids it, which a function may only wait for."""
+        own = [handle for handle in self.streams if handle > PER_THREAD]
         if self.streams and uses_torch():
             return "it uses a stream of another library beside PyTorch's, and a capture sees one"
-        if any(handle <= PER_THREAD for handle in self.streams):
+        if default and len(own) < len(self.streams):
             return "it uses a default stream, in which no capture begins"
-        return f"it uses {len(self.streams)} streams, and a capture sees one" if len(self.streams) > 1 else ""
+        return f"it uses {len(own)} streams, and a capture sees one" if len(own) > 1 else ""
 
     def gradients(self) -> list[tuple[str, Any, Any]]:
         """The leaves, with their gradients, if any code names a backward pass."""
@@ -1148,8 +1162,11 @@ class Reads:
                 self.left[f"the host's array {name}"] = None
                 bytes_ = one.nbytes + sum(getattr(each, "nbytes", 0) for _, each in self._large.values())
                 self._large.update({id(one): (name, one)} if bytes_ < MOST_BYTES else {})
-        if isinstance(one, bytearray | array.array | memoryview | CTYPES):
-            self._found[id(one), bytes] = name, partial(bytes, one), CALLED
+        if isinstance(one, BYTES):
+            if len(bytes(one)) <= 8 * MOST_ENTRIES or isinstance(one, bytearray | array.array):
+                self._found[id(one), bytes] = name, partial(bytes, one), CALLED
+            else:
+                self.left[f"the host's memory {name}"] = None
         if not all(_is_own(each) for each in kind.__mro__ if each not in (object, *MODULE)):
             named = self._names & {*dir(kind)}  # if none, a library's code calls its methods: any of them
             called = frozenset(named or ([] if isinstance(one, MODULE) else dir(kind)))

@@ -246,7 +246,8 @@ def examine(
     came: dict[str, Any] = {}
     for each in given:
         opened(came, each, eager)
-    if why := Reads(eager, inputs).streams_forbid():
+    reads = Reads(eager, inputs)
+    if why := reads.streams_forbid(default=False):
         report.why = f"it cannot be captured: {why}"
         return False
     start = Kept(eager, inputs)
@@ -254,6 +255,9 @@ def examine(
         stage("blockers")
         _look(start, eager, inputs, report, stage)
     if report.blockers:
+        return False
+    if why := reads.streams_forbid():
+        report.why = f"it cannot be captured: {why}"
         return False
     stage("inputs")
     sets = given or drawn(inputs, report.random_seed)
@@ -285,10 +289,10 @@ def examine(
 
 
 def _stream(eager: Any, inputs: Any) -> Any:
-    """The stream of Numba, cuda.core or CuPy that the function reaches; None if there is none."""
-    from microbench.capture.graphed import Reads
+    """The stream of Numba, cuda.core or CuPy that the function reaches, but a default one; None if there is none."""
+    from microbench.capture.graphed import PER_THREAD, Reads
 
-    return next(iter(Reads(eager, inputs).streams.values()), None)
+    return next((one for handle, one in Reads(eager, inputs).streams.items() if handle > PER_THREAD), None)
 
 
 def _ending(call: Callable[[], Any], stream: Any) -> str:

@@ -169,9 +169,6 @@ def prove(
             "use torch.no_grad(), or take torch.cuda.make_graphed_callables"
         )
         return Proof(False, why, None, False, "", 0, 0, 0, (), (), {})
-    if plan.writes_rarely:
-        why = "it writes to an input, but not in each call, so that a graph would do it in a copy: return a new array"
-        return Proof(False, why, None, False, "", 0, 0, 0, (), (), {})
     began = after(function, inputs[0])
     compared: Callable[..., Any] = other
     with ExitStack() as settings:
@@ -302,7 +299,12 @@ class Plan:
         self.needs_backward = any(_goes_back(one) for _, one in _values(result, "output", detached=False))
         self._written = {place for place, one in enumerate(tensors) if was_written(one, marks[place])}
         start.restore()
-        self.writes_rarely = bool(self._written_beyond() - self._written)
+        for given in self._inputs[1:] if any(isinstance(one, arrays()) for one in tensors) else ():
+            _, tensors = _flat(given)  # of CuPy's arrays only values show it, which some calls leave as they are
+            marks = [marked(one) for one in tensors]
+            function(*given[0], **given[1])
+            self._written |= {place for place, one in enumerate(tensors) if was_written(one, marks[place])}
+            start.restore()
 
     def run(self, call: Callable[..., Any], calls: int, change: tuple[Any, Any, Any] | None = None) -> Ran:
         """Call it so often from the start; ``change`` is a holder, a key and a value that come in the middle."""
@@ -326,23 +328,6 @@ class Plan:
                 taken = between(random, number)
         end = after(self.function, self._inputs[0])
         return Ran(kept, end)
-
-    def _written_beyond(self) -> set[int]:
-        """The places of arrays to which the function writes if their values are beyond the usual. Of CuPy's arrays only
-        values show that, and some functions, such as clip(), change nothing in most."""
-        _, tensors = _flat(self._inputs[0])
-        odd = [clone(one) for one in tensors]
-        for one in odd:
-            if isinstance(one, arrays()) and one.dtype.kind == "f" and one.size:
-                fill(one, one * -1000)
-                one.ravel()[:1] = np.nan
-        marks = [marked(one) for one in odd]
-        arguments, named = mapped(self._inputs[0], iter(odd).__next__)
-        ended = attempt(partial(self.function, *arguments, **named))
-        of_cupy = (place for place, one in enumerate(odd) if isinstance(one, arrays()))
-        written = {place for place in of_cupy if was_written(odd[place], marks[place])}
-        self._start.restore()
-        return set() if ended.error is not None else written
 
     def _move(self, number: int) -> None:
         """Other values into the tensors that the function reads where they are."""

@@ -12,7 +12,7 @@ SHOWN, LONGEST = 6, 160
 MORE = 1.1  # so much faster than the graph is another way worth its line
 NAMES = {
     "item": "reads", "to_host": "copies", "to_gpu": "copies", "sizes": "sizes", "wait": "waits", "print": "prints",
-    "file": "writes", "capturable": "optimizer", "setting": "optimizer",
+    "file": "writes", "capturable": "optimizer", "setting": "optimizer", "library": "calls", "stream": "stream",
 }  # fmt: skip
 # What to change where calls cannot be replayed, by words of the reason.
 IN_PLACE = "keep it in a tensor on the GPU that is written in place, or change it outside of the function"
@@ -23,6 +23,8 @@ CHANGES = {
     "may compare its argument": "pass its tensors, or a dictionary of them, in place of the object",
     "each call changes its arguments": "leave them as they are: batch['labels'], not batch.pop('labels')",
     "each call changes": IN_PLACE,
+    "beside PyTorch's": "work in PyTorch's: cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)",
+    " stream": "give all work of the step one stream that is no default one",
     "another value in too many calls": IN_PLACE,
     "other values in too many calls": IN_PLACE,
 }
