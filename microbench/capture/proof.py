@@ -300,10 +300,11 @@ class Plan:
         self._written = {place for place, one in enumerate(tensors) if was_written(one, marks[place])}
         start.restore()
         for given in self._inputs[1:] if any(isinstance(one, arrays()) for one in tensors) else ():
-            _, tensors = _flat(given)  # of CuPy's arrays only values show it, which some calls leave as they are
-            marks = [marked(one) for one in tensors]
-            function(*given[0], **given[1])
-            self._written |= {place for place, one in enumerate(tensors) if was_written(one, marks[place])}
+            own = [anew(one, clone(one)) for one in _flat(given)[1]]
+            marks = [marked(one) for one in own]
+            arguments, named = mapped(given, iter(own).__next__)
+            function(*arguments, **named)  # of CuPy's arrays only values show it, which some calls leave as they are
+            self._written |= {place for place, one in enumerate(own) if was_written(one, marks[place])}
             start.restore()
 
     def run(self, call: Callable[..., Any], calls: int, change: tuple[Any, Any, Any] | None = None) -> Ran:
