@@ -752,12 +752,12 @@ def test_a_graphed_function_counts_and_falls_back() -> None:
     from microbench import graphed
 
     step = graphed(lambda a, b: (a + b).relu(), warm_up=2, most=1)
-    given = [torch.randn(4, 3) for _ in range(8)]
+    given, other = [torch.randn(4, 3) for _ in range(8)], torch.randn(4, 3)
     for one in given:
-        assert torch.equal(step(one, given[0]), (one + given[0]).relu())
+        assert torch.equal(step(one, other), (one + other).relu())
     assert step.counts == {"warm-ups": 2, "captures": 1, "replays": 6}
     wide = torch.randn(5, 3)
-    assert torch.equal(step(wide, wide), (wide + wide).relu())
+    assert torch.equal(step(wide, wide * 2), (wide * 3).relu())
     assert step.counts["eager"] == 1
     assert list(step.reasons) == ["an input has another shape, type or device, or an argument another value"]
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import os
+import random
 import re
 import subprocess
 import sys
@@ -342,3 +343,129 @@ def test_captures_in_two_threads_leave_streams_as_they_were(cupy: Any) -> None:
     for one in threads:
         one.join()
     assert cupy.cuda.Stream.__enter__ is before
+
+
+class Quantity(float):
+    """A number with a unit."""
+
+    unit = 1.0
+
+
+class Batch(list[Any]):
+    """A list with a setting."""
+
+    scale = 1.0
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.weight = 1.0
+
+    def doubled(self, a: Any) -> Any:
+        return a * 2
+
+
+def with_unit(value: float, unit: float) -> Quantity:
+    one = Quantity(value)
+    one.unit = unit
+    return one
+
+
+def batch(one: Any, scale: float) -> Batch:
+    made = Batch([one])
+    made.scale = scale
+    return made
+
+
+class State:
+    """What the cases below read and write."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.u, self.last, self.inner = cupy.asarray([1.0, 2.0, 3.0, 4.0]), 0.0, None
+        self.listeners = {Listener()}
+
+
+def same_object(cupy: Any, s: State, number: int) -> Any:
+    def pair(x: Any, y: Any) -> Any:
+        return x + y + (100.0 if x is y else 0.0)
+
+    one = cupy.asarray([float(number)])
+    return pair, ((one, one) if number % 3 == 2 else (one, one + 1))
+
+
+def read_elsewhere(cupy: Any, s: State, number: int) -> Any:
+    def step(a: Any) -> Any:
+        s.u[...] += 1
+        return a * s.u
+
+    return step, ((s.u,) if number == 8 else (cupy.asarray([float(number)] * 4),))
+
+
+def left_for_the_caller(cupy: Any, s: State, number: int) -> Any:
+    def step(rate: float) -> Any:
+        s.u[...] *= rate
+        s.last = rate
+        return s.u * 1
+
+    return step, (0.5 if number % 2 else 0.25,)
+
+
+def a_view_is_left(cupy: Any, s: State, number: int) -> Any:
+    def step() -> Any:
+        s.u[...] += 1
+        s.inner = s.u[1:-1]
+        return s.u * 1
+
+    if number == 9 and s.inner is not None:
+        s.inner[...] = 50.0
+    return step, ()
+
+
+def a_number_with_a_unit(cupy: Any, s: State, number: int) -> Any:
+    return lambda a, q: a * float(q) * q.unit, (cupy.asarray([2.0]), with_unit(3.0, 1.0 if number < 7 else 1000.0))
+
+
+def a_list_with_a_setting(cupy: Any, s: State, number: int) -> Any:
+    return lambda b: b[0] * b.scale, (batch(cupy.asarray([2.0]), 1.0 if number < 7 else 9.0),)
+
+
+def elements_of_a_set(cupy: Any, s: State, number: int) -> Any:
+    if number == 7:
+        next(iter(s.listeners)).weight = 4.0
+    return lambda a: a * sum(one.weight for one in s.listeners), (cupy.asarray([2.0]),)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [same_object, read_elsewhere, left_for_the_caller, a_view_is_left, a_number_with_a_unit, a_list_with_a_setting,
+     elements_of_a_set],
+)  # fmt: skip
+def test_a_graph_does_in_twelve_calls_what_the_function_does(case: Any, cupy: Any) -> None:
+    """Found by somebody who looked for calls that are replayed with what was."""
+    plain, graphed = State(cupy), State(cupy)
+    graph: Any = None
+    for number in range(12):
+        function, arguments = case(cupy, plain, number)
+        wanted = function(*arguments)
+        function, arguments = case(cupy, graphed, number)
+        graph = graph or Graphed(function)
+        got = graph(*arguments)
+        assert np.array_equal(np.asarray(got.get()), np.asarray(wanted.get())), number
+        assert np.array_equal(graphed.u.get(), plain.u.get()), number
+        assert graphed.last == plain.last, number
+    assert graph.counts["replays"] >= 2
+
+
+def test_a_bound_method_may_be_an_argument(cupy: Any) -> None:
+    model = Listener()
+    graph = Graphed(lambda a, way: way(a))
+    for number in range(8):
+        assert float(graph(cupy.asarray([float(number)]), model.doubled)[0]) == 2.0 * number
+    assert graph.counts["replays"] == 5
+
+
+def test_random_numbers_of_the_system_are_never_replayed(cupy: Any) -> None:
+    system = random.SystemRandom()
+    graph = Graphed(lambda a: a * system.random())
+    found = {float(graph(cupy.asarray([1.0]))[0]) for _ in range(8)}
+    assert len(found) == 8

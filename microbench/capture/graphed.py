@@ -57,7 +57,7 @@ ANEW = 3  # so many other objects of data, none of them again, open their class
 KERNELS = {"triton", "cupy", "numba", "numba_cuda", "cuda", "pycuda"}  # packages whose kernels PyTorch does not see
 OF_HOST = "an input is a tensor of the host, whose values a graph keeps, and another one came"
 CALLED = "()"  # the key of a value that its holder returns
-NOTHING = tuple, ()  # what a call without arguments is described by
+NOTHING = tuple, (), ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
 MOST_BYTES = 1 << 28  # of the host's arrays that are compared around a capture
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
@@ -172,6 +172,8 @@ class Graphed:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         tensors: list[Any] = []
         inputs = described((arguments, named) if named else arguments, tensors) if arguments or named else NOTHING
+        if len(tensors) > 1 and len({*map(id, tensors)}) < len(tensors):
+            inputs = inputs, _twins(tensors)
         also, graph = self.also(), self._last
         if graph is None or not graph.fits(inputs, also):
             graph = next((one for one in self._graphs if one.fits(inputs, also)), None)
@@ -187,6 +189,10 @@ class Graphed:
                 self._forget()
                 same = "another tensor came for an input that had been the same"
                 return self._eager(same if on_gpu(one) else OF_HOST, arguments, named)
+        if tensors and not graph.reached.isdisjoint(map(id, tensors)):
+            return self._eager(
+                "an input is what it also reads elsewhere, and a graph has a copy of it", arguments, named
+            )
         self._replays += 1
         return graph.replay(tensors)
 
@@ -315,11 +321,11 @@ class Graphed:
         graph.guard(kind, reads, tensors, grads, [one for one in anew if (id(one[0]), one[1]) in unread])
         known = _storages([one for _, one, _ in memory])
         graph.behind = [
-            (holder, key, mapped(one, detached=True))
+            (holder, key, mapped(one, detached=True), isinstance(one, SCALARS) or made <= known)
             for holder, key, was, *_ in (*behind, *anew)
             if (one := now(holder, key)) is not was
             and not any(one is each for _, each, _ in memory)  # a swap
-            and (made := _storages(one))
+            and ((made := _storages(one)) or isinstance(one, SCALARS))
             and (is_tensor(one) or not made & known)  # a list of parameters keeps these
         ]
         self._seen = places, (*kind, tuple([held(now(*place)) for _, *place in places]))
@@ -373,9 +379,14 @@ class Graph:
         self._learning, self._grads = list[Any](), list[Any]()  # leaves whose gradients it makes anew, and these
         self._looks: Callable[[], Any] = nothing  # compiled: whether all is the same, these gradients, too
         self._same = False
-        self.behind: list[tuple[Any, Any, Any]] = []  # what a call leaves in attributes
+        self.behind: list[tuple[Any, Any, Any, bool]] = []  # what a call leaves in attributes, and whether as it is
+        self.reached = set[int]()  # tensors that it reads elsewhere, and not as an input
         fixed = [one if stays or not on_gpu(one) else None for one, stays in zip(tensors, same, strict=True)]
-        inputs = [_own_copy(one) if stays is None else one for one, stays in zip(tensors, fixed, strict=True)]
+        own: dict[int, Any] = {}
+        for one, stays in zip(tensors, fixed, strict=True):
+            if stays is None and id(one) not in own:
+                own[id(one)] = _own_copy(one)
+        inputs = [own[id(one)] if stays is None else one for one, stays in zip(tensors, fixed, strict=True)]
         self.fixed = [(place, one) for place, one in enumerate(fixed) if one is not None]  # read where they are
         self._copied = [
             (place, one.detach().copy_ if isinstance(one, TENSOR) else partial(one.__setitem__, ...))
@@ -434,6 +445,7 @@ class Graph:
         ]
         of_layers, others = [*reads.of_layers()], reads.facts()  # a change of layers or hooks is counted
         self._layered = len(of_layers)
+        self.reached = {id(one) for _, one in reads.tensors.values()} - {id(one) for _, one in self.fixed}
         self._slow: list[Place] = [
             (partial(_same, get, get()), CALLED, True, name) for name, get in (*of_layers, *others)
         ]
@@ -540,8 +552,8 @@ class Graph:
         if self._learning and not self._same and any(map(operator.is_not, map(GRADIENT, self._learning), self._grads)):
             for one, grad in self._made:
                 one.grad = grad
-        for holder, key, one in self.behind:
-            bind(holder, key, mapped(one) if self._copies else one)
+        for holder, key, one, same in self.behind:
+            bind(holder, key, mapped(one) if self._copies and not same else one)
         return mapped(self._result) if self._copies else self._result
 
 
@@ -1104,6 +1116,7 @@ class Reads:
             self._found[id(one), copied] = name, partial(copied, one), CALLED
         if isinstance(one, set):
             self._large.update({id(one): (name, one)} if len(one) > MOST_ENTRIES and not more else {})
+            self._waiting.extend((f"an element of {name}", each, more) for each in one)
             return
         entries: list[tuple[Any, Any]] = list(one.items() if isinstance(one, dict) else enumerate(one))
         if len(one) > MOST_ENTRIES:
@@ -1461,7 +1474,8 @@ def host_random(values: Iterable[Any] = ()) -> dict[str, Any]:
     states: dict[str, Any] = {}
     for one in values:
         if isinstance(one, random.Random):
-            states[f"a {type(one).__name__}, {id(one):#x}"] = one.getstate()
+            system = isinstance(one, random.SystemRandom)  # which has no state
+            states[f"a {type(one).__name__}, {id(one):#x}"] = object() if system else one.getstate()
         else:
             kind = type(one)
             name = "bit_generator" if hasattr(kind, "bit_generator") else "_bit_generator"
@@ -1812,17 +1826,29 @@ def described(value: Any, tensors: list[Any]) -> Any:
                 parts.append((each.shape, each.stride(), each.dtype, each.device, False))
             else:
                 parts.append(described(each, tensors))
-        return kind, tuple(parts)
+        return kind, tuple(parts), () if kind in (tuple, list) else _marks(value)
     if isinstance(value, SCALARS):
-        return plain(value)
+        return plain(value) if kind in SCALARS else (plain(value), _marks(value))
     if isinstance(value, arrays()):
         tensors.append(value)
         return kind, value.shape, value.strides, value.dtype, value.device.id
     if isinstance(value, dict):
         return kind, tuple([(key, described(each, tensors)) for key, each in value.items()])
-    if isinstance(value, numbers.Number) or (torch and isinstance(value, torch.device)):  # another object each time
+    if isinstance(value, (*SETTINGS, types.MethodType)):  # another object each time
         return held(value)
     return (kind, described(vars(value), tensors)) if kind in OPEN else Same(value)
+
+
+def _marks(value: Any) -> Any:
+    """The plain attributes of a value of a class that derives from a plain one."""
+    own = getattr(value, "__dict__", None)
+    return tuple([(key, plain(each)) for key, each in own.items() if isinstance(each, SCALARS)]) if own else ()
+
+
+def _twins(tensors: list[Any]) -> tuple[int, ...]:
+    """Which inputs are one tensor: for each the first place that has it."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(id(one), place) for place, one in enumerate(tensors)])
 
 
 def mapped(value: Any, tensor: Callable[[], Any] | None = None, detached: bool = False) -> Any:

@@ -222,9 +222,9 @@ class Kept:
 
 def _rewinding(one: Any) -> Callable[[], object] | None:
     """What gives a generator of random numbers the state that it has now."""
-    if isinstance(one, random.Random):
+    if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
         return partial(one.setstate, one.getstate())
-    if isinstance(one, DRAWING):
+    if isinstance(one, DRAWING[1:]):
         bits = one.bit_generator if isinstance(one, np.random.Generator) else one._bit_generator
         return partial(setattr, bits, "state", copy.deepcopy(bits.state))
     return None
