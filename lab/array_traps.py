@@ -6,38 +6,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from types import SimpleNamespace as Space
 from typing import Any
 
 import cupy as cp
 import numpy as np
-from traps import main
+from traps import Functions, main
 
-TRAPS: dict[str, tuple[Callable[[], Any], str]] = {}
-SOUND: dict[str, Callable[[], Any]] = {}
-SETTINGS: dict[str, Callable[[], Any]] = {}
-RATE, HIDDEN = 0.5, None
+FUNCTIONS = Functions()
+TRAPS, SETTINGS, SOUND = FUNCTIONS.traps, FUNCTIONS.settings, FUNCTIONS.sounds
+trap, setting, sound = FUNCTIONS.trap, FUNCTIONS.setting, FUNCTIONS.sound
+RATE = 0.5
 SAXPY = 'extern "C" __global__ void saxpy(float* y, const float* x, float a, int n) {'
 SAXPY += " int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] += a * x[i]; }"
-
-
-def trap(says: str) -> Callable[[Any], Any]:
-    def added(maker: Any) -> Any:
-        TRAPS[maker.__name__] = maker, says
-        return maker
-
-    return added
-
-
-def sound(maker: Any) -> Any:
-    SOUND[maker.__name__] = maker
-    return maker
-
-
-def setting(maker: Any) -> Any:
-    SETTINGS[maker.__name__] = maker
-    return maker
 
 
 def x(*shape: int) -> Any:

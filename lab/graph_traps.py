@@ -25,32 +25,14 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from traps import main, notices, report_of, said  # noqa: F401 - tests take these from here
+from traps import Functions, main, notices, report_of, said  # noqa: F401 - tests take these from here
 
 DEVICE = "cuda"
-TRAPS: dict[str, tuple[Callable[[], Any], str]] = {}
-SOUND: dict[str, Callable[[], Any]] = {}
-SETTINGS: dict[str, Callable[[], Any]] = {}
+FUNCTIONS = Functions()
+TRAPS, SETTINGS, SOUND = FUNCTIONS.traps, FUNCTIONS.settings, FUNCTIONS.sounds
+trap, setting, sound = FUNCTIONS.trap, FUNCTIONS.setting, FUNCTIONS.sound
 RATE, OFFSET, HIDDEN, STEPS = 0.5, None, None, 0
 KEPT: list[Any] = []
-
-
-def trap(says: str) -> Callable[[Any], Any]:
-    def added(maker: Any) -> Any:
-        TRAPS[maker.__name__] = maker, says
-        return maker
-
-    return added
-
-
-def sound(maker: Any) -> Any:
-    SOUND[maker.__name__] = maker
-    return maker
-
-
-def setting(maker: Any) -> Any:
-    SETTINGS[maker.__name__] = maker
-    return maker
 
 
 def x(*shape: int) -> torch.Tensor:

@@ -15,6 +15,34 @@ from pathlib import Path
 from typing import Any
 
 
+class Functions:
+    """Makers of functions, by name: each is added by the decorator for its kind."""
+
+    def __init__(self) -> None:
+        self.traps: dict[str, tuple[Callable[[], Any], str]] = {}
+        self.settings: dict[str, Callable[[], Any]] = {}
+        self.sounds: dict[str, Callable[[], Any]] = {}
+
+    def trap(self, says: str) -> Callable[[Any], Any]:
+        """The graph of this one is wrong, and the report must say so."""
+
+        def added(maker: Any) -> Any:
+            self.traps[maker.__name__] = maker, says
+            return maker
+
+        return added
+
+    def setting(self, maker: Any) -> Any:
+        """This one also returns what changes a setting: the graph must notice."""
+        self.settings[maker.__name__] = maker
+        return maker
+
+    def sound(self, maker: Any) -> Any:
+        """The graph of this one is right."""
+        self.sounds[maker.__name__] = maker
+        return maker
+
+
 def report_of(maker: Callable[[], Any]) -> Any:
     """What `microbench graph` says of a function: its report."""
     from microbench.capture.making import Report, examine

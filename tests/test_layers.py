@@ -48,7 +48,7 @@ LINES = {
     "meter": 951,
     "experiments": 10258,  # compilers have bounded memory; green contexts; device launches and priorities in graphs
     "benchmarks": 4901,  # rates of functions; green contexts; device launches and priorities in graphs
-    "capture": 4656,  # graphs of CuPy, Numba and cuda.core, too: their calls that are in the way, memory, proof
+    "capture": 4659,  # graphs of CuPy, Numba and cuda.core, too: their calls that are in the way, memory, proof
     "comparison": 1962,  # sides measured in turn have a sequential rule
     "model": 4002,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies

@@ -56,6 +56,7 @@ PER_THREAD = 2  # the largest handle of the default streams, in which no capture
 ANEW = 3  # so many other objects of data, none of them again, open their class
 KERNELS = {"triton", "cupy", "numba", "numba_cuda", "cuda", "pycuda"}  # packages whose kernels PyTorch does not see
 OF_HOST = "an input is a tensor of the host, whose values a graph keeps, and another one came"
+ELSEWHERE = "an input is what it also reads elsewhere, and a graph has a copy of it"
 CALLED = "()"  # the key of a value that its holder returns
 NOTHING = tuple, (), ()  # what a call without arguments is described by
 MOST_ENTRIES, MOST_OBJECTS = 64, 20_000  # of a container whose values are looked at; of all that is reached
@@ -190,9 +191,7 @@ class Graphed:
                 same = "another tensor came for an input that had been the same"
                 return self._eager(same if on_gpu(one) else OF_HOST, arguments, named)
         if tensors and not graph.reached.isdisjoint(map(id, tensors)):
-            return self._eager(
-                "an input is what it also reads elsewhere, and a graph has a copy of it", arguments, named
-            )
+            return self._eager(ELSEWHERE, arguments, named)
         self._replays += 1
         return graph.replay(tensors)
 
@@ -295,6 +294,8 @@ class Graphed:
         if why := reads.streams_forbid():
             self._never[kind[0]] = why
             return self._eager(why, arguments, named)
+        if any(id(one) in reads.tensors and not fixed for one, fixed in zip(tensors, same, strict=True)):
+            return self._eager(ELSEWHERE, arguments, named)
         self._counts["captures"] += 1
         places = self._places[kind[0]] = reads.places
         before, state, grads = [held(now(*place)) for _, *place in places], reads.state(tensors), reads.gradients()
@@ -663,7 +664,8 @@ def _plans(cupy: Any) -> list[Any]:
 
 
 def _in_turn(cupy: Any, stream: Any) -> Callable[[], Any]:
-    """What makes a stream CuPy's current one. It waits for the one before, and that waits for it at the end."""
+    """A context in which ``stream`` is CuPy's current stream: its work starts after the caller's, and ends before what
+    the caller submits next."""
     begun, ended = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
 
     @contextlib.contextmanager
@@ -1846,7 +1848,7 @@ def _marks(value: Any) -> Any:
 
 
 def _twins(tensors: list[Any]) -> tuple[int, ...]:
-    """Which inputs are one tensor: for each the first place that has it."""
+    """For each input the first place at which the same tensor was passed."""
     first: dict[int, int] = {}
     return tuple([first.setdefault(id(one), place) for place, one in enumerate(tensors)])
 

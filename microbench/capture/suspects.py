@@ -44,7 +44,7 @@ OF_CLASSES = {
 
 @contextlib.contextmanager
 def suspected(looking: Any, names: dict[str, Any], stream: Any) -> Iterator[None]:
-    """Note in ``looking`` what a capture forbids; or, where it has results, give these back instead of such calls.
+    """Note in ``looking`` each call that a capture forbids. If it has results, such calls return these instead.
 
     ``names`` are the globals of the user's function, ``stream`` is its own.
     """
@@ -54,7 +54,7 @@ def suspected(looking: Any, names: dict[str, Any], stream: Any) -> Iterator[None
     def tried(real: Callable[..., Any], name: str, args: Any, named: Any) -> BaseException | None:
         """The error of a capture of this call; once for each kind of arguments."""
         if any(isinstance(one, types.FunctionType) for one in (*args, *named.values())):
-            return None  # whoever calls functions of the user's calls each twice
+            return None  # it calls functions of the user, which would run twice
         try:
             kind: Any = real, described((args, named), [])
             hash(kind)
@@ -180,11 +180,12 @@ def operations(call: Callable[[], Any], code: types.CodeType | None, stream: Any
         return trace
 
     def traced() -> None:
+        others = sys.gettrace()
         sys.settrace(trace)
         try:
             call()
         finally:
-            sys.settrace(None)
+            sys.settrace(others)
 
     Captured(traced, stream)
     return found
