@@ -1,29 +1,36 @@
 """Programs with one slow thing between their steps, whose time must go to the right owner. Needs no GPU.
 
 ``python lab/culprits.py [OUT.csv] [NAME …]`` records each program with the tests' stand-in for CUPTI. It prints two
-times: how long the slow thing took by the program's own clock, and how long the diagnosis says.
+times: how long the slow thing took by the program's own clock, and how long the diagnosis says. With ``card`` as NAME
+it runs those that need PyTorch and a GPU.
 """
 
 from __future__ import annotations
 
 import csv
+import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from msgspec.structs import replace  # noqa: E402
-from watched import Place, Recorded  # noqa: E402
 
-from microbench.diagnosis.idle import Stack, idle, owners  # noqa: E402
-from microbench.diagnosis.owners import OWN, PYTHONS, Owner  # noqa: E402
+from microbench.diagnosis.host_time import BETWEEN  # noqa: E402
+from microbench.diagnosis.idle import Idle, Stack, busiest, idle, owners  # noqa: E402
+from microbench.diagnosis.owners import OWN, PYTHONS, Owner, owner_of  # noqa: E402
 from microbench.recorder.program import How  # noqa: E402
+from microbench.traces.reading import read  # noqa: E402
+
+if TYPE_CHECKING:
+    from watched import Place, Recorded
 
 STEPS = 60
 LOCK, SOCKET, FILE = "waiting in a lock or a queue", "waiting in a socket or a pipe", "waiting in a file"
@@ -206,8 +213,166 @@ CULPRITS = {
         "atexit.register(lambda: [one.kill() for one in others])",
         BUSY, "waiting for a processor", "",
     ),
+    "half a core, by a quota": Culprit(  # as root
+        "import atexit, pathlib\ngroup = pathlib.Path('/sys/fs/cgroup/cpu')\n"
+        "old = group.exists()\ngroup = (group if old else group.parent) / f'culprit{os.getpid()}'\ngroup.mkdir()\n"
+        "quota = [('cfs_period_us', '10000'), ('cfs_quota_us', '5000')] if old else [('max', '5000 10000')]\n"
+        "for name, value in quota:\n"
+        "    (group / f'cpu.{name}').write_text(value)\n"
+        "def leave():\n    (group.parent / 'cgroup.procs').write_text(str(os.getpid()))\n    group.rmdir()\n"
+        "(group / 'cgroup.procs').write_text(str(os.getpid()))\natexit.register(leave)",
+        BUSY, "waiting for a processor", "",
+    ),
 }  # fmt: skip
 ABSENT = "waiting for a processor"
+
+# The same on a GPU, where PyTorch, CuPy, Numba, Triton and JAX are real, under `microbench watch --whole`. A slow thing
+# submits work, too, so what counts is the time in which it ran and the GPU did nothing: each nanosecond of it has a
+# cause, and the host's code an owner.
+ON_CARD = """
+import gc, json, logging, sys, time, torch
+from torch import nn
+from torch.nn import functional as F
+cuda = torch.device("cuda")
+base = nn.Sequential(*[nn.Linear(64, 64) for _ in range(10)]).to(cuda)
+inputs = torch.randn(16, 64, device=cuda)
+{prepare}
+def slow(number):
+    {slow}
+spans = []
+for number in range({steps} + 10):
+    with torch.no_grad(): base(inputs)
+    torch.cuda.synchronize()
+    began = time.time_ns()
+    slow(number)
+    spans.append((began, time.time_ns()))
+print(json.dumps(spans[10:]), file=sys.stderr)
+"""
+DEEP = "model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(30)]).to(cuda)\n"
+# What the launches and the waits of a slow thing take beside the host's own code.
+LAUNCHES = ("launch calls", "launch latency", "device gaps")
+COPIES, ALLOCATION = ("copies", "waits", *LAUNCHES, OWN), ("allocation", OWN)
+KERNEL_OF_TRITON = """
+import os, tempfile, importlib.util
+path = os.path.join(tempfile.mkdtemp(), 'kernels.py')
+open(path, 'w').write('''
+import triton
+import triton.language as tl
+@triton.jit
+def add(a, b, c, n, s1, s2, s3, s4, s5, s6, s7, s8, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(c + at, tl.load(a + at, mask=at < n) + tl.load(b + at, mask=at < n), mask=at < n)
+''')
+spec = importlib.util.spec_from_file_location('kernels', path)
+kernels = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kernels)
+"""
+
+
+class OnCard(NamedTuple):
+    """As Culprit, with several owners: causes where the host is in a call of CUDA, and a part of a place."""
+
+    prepare: str
+    slow: str
+    owners: tuple[str, ...]
+    place: str
+
+
+CARD = {
+    "a slow hook in every module": OnCard(
+        "import hooks\nmodel = nn.Sequential(*[nn.Linear(64, 64) for _ in range(3)]).to(cuda)\n"
+        "def hook(module, given, result): hooks.hooked()\nfor one in model: one.register_forward_hook(hook)",
+        "model(inputs)", ("hooks",), "hooks.py",
+    ),
+    "small tensors made on the GPU": OnCard(
+        "", "for _ in range(200): torch.tensor([1.0, 2.0], device=cuda)", COPIES, " slow"
+    ),
+    ".cpu() in a logger": OnCard(
+        DEEP + "logging.basicConfig(filename='log', level=10)",
+        "for one in [*model.parameters()] * 3: logging.info('%s', one.detach().cpu().shape)",
+        (*COPIES, f"{PYTHONS}logging"), "",
+    ),
+    "a tensor that is printed": OnCard(
+        "file = open('log', 'w')", "for _ in range(3): print(inputs, file=file)", ("printing tensors", *COPIES[:-1]), ""
+    ),
+    "a check of each parameter": OnCard(
+        DEEP, "for one in model.parameters(): assert not torch.isnan(one).any().item()", COPIES, " slow"
+    ),
+    "shapes that change": OnCard(
+        "table = torch.randn(4096, 512, device=cuda, dtype=torch.half)\nlayer = nn.Linear(512, 512).half().to(cuda)",
+        "for more in range(20): layer(table[: 100 + (number * 20 + more) * 2])",
+        ("torch.nn modules", *LAUNCHES, "module load"), "linear",
+    ),
+    "an emptied cache": OnCard(
+        "", "kept = [torch.empty(20 << 20, device=cuda) for _ in range(10)]; del kept; torch.cuda.empty_cache()",
+        ALLOCATION, "",
+    ),
+    "pinned memory made in the loop": OnCard(
+        "values = torch.zeros(4 << 20)", "kept = values.pin_memory(); del kept; torch._C._host_emptyCache()",
+        ALLOCATION, "",
+    ),
+    "an optimizer without foreach": OnCard(
+        DEEP + "model(inputs).sum().backward()\noptimizer = torch.optim.Adam(model.parameters(), foreach=False)",
+        "optimizer.step()", ("torch.optim", *LAUNCHES), "torch/optim",
+    ),
+    "a Triton launcher": OnCard(
+        KERNEL_OF_TRITON + "a, b, c = (torch.randn(1024, device=cuda) for _ in range(3))",
+        "for _ in range(200): kernels.add[(1,)](a, b, c, 1024, 1, 2, 3, 4, 5, 6, 7, 8, BLOCK=1024)",
+        ("triton", *LAUNCHES), "triton/",
+    ),
+    "kernels of Numba with 20 arguments": OnCard(
+        "import numba.cuda\n@numba.cuda.jit\ndef kernel(" + ", ".join(f"a{n}" for n in range(20)) + "): a0[0] = a1\n"
+        "array = numba.cuda.device_array(4, 'f4')",
+        "for _ in range(100): kernel[1, 1](array, " + ", ".join(f"{n}.0" for n in range(1, 20)) + ")",
+        ("numba_cuda", *LAUNCHES), "numba",
+    ),
+    "autocast that keeps nothing": OnCard(
+        DEEP,
+        "with torch.no_grad(), torch.autocast('cuda', cache_enabled=False):\n"
+        "        for _ in range(5): model(inputs)",
+        ("torch.nn modules", *LAUNCHES), "torch/nn",
+    ),
+    "a backward pass": OnCard(
+        DEEP + "loss = model(inputs).sum()", "for _ in range(5): loss.backward(retain_graph=True)",
+        ("PyTorch's backward thread", *LAUNCHES), "",
+    ),
+    "a data loader whose workers starve it": OnCard(
+        "from torch.utils.data import DataLoader, Dataset\nclass Slow(Dataset):\n"
+        "    def __len__(self): return 1000\n    def __getitem__(self, at): time.sleep(0.008); return at\n"
+        "batches = iter(DataLoader(Slow(), batch_size=1, num_workers=1))",
+        "next(batches)", ("waiting for the data loader",), "",
+    ),
+    "a data loader that collates": OnCard(
+        "from torch.utils.data import DataLoader\nrows = [torch.zeros(4) for _ in range(40000)]\n"
+        "def ever():\n    while True: yield from DataLoader(rows, batch_size=20000)\nbatches = ever()",
+        "next(batches)", ("the data loader",), "torch/utils/data",
+    ),
+    "eager operations of JAX": OnCard(
+        "import jax.numpy as jnp\nvalues = jnp.zeros(64)", "for _ in range(50): jnp.where(values > 0, values + 1, 0)",
+        ("jax", "the framework's other threads", "copies", *LAUNCHES), " slow",
+    ),
+    "a kernel of CuPy compiled anew": OnCard(
+        "import cupy\narray = cupy.zeros(64, 'f')",
+        "cupy.RawKernel(f'extern \"C\" __global__ void k{number}(float *a) {{{{ a[0] = {number}; }}}}', f'k{number}')"
+        "((1,), (1,), (array,))",
+        ("CuPy's compiler", "module load"), "",
+    ),
+    "validated distributions": OnCard(
+        "mean = torch.zeros(64, device=cuda)",
+        "for _ in range(20): torch.distributions.Normal(mean, 1.0).log_prob(mean)",
+        ("torch", *COPIES[:-1]), "torch/distributions",
+    ),
+    "images that are resized": OnCard(
+        "from PIL import Image\nimport torchvision.transforms as T\nimage = Image.new('RGB', (900, 900))\n"
+        "change = T.Compose([T.Resize(224), T.ToTensor()])",
+        "change(image)", ("torchvision", "PIL"), "",
+    ),
+    "clipping that asks for the norm": OnCard(
+        DEEP + "model(inputs).sum().backward()",
+        "for _ in range(3): float(nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False))",
+        ("torch.nn modules", *COPIES[:-1]), "torch/nn/utils",
+    ),
+}  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -248,32 +413,82 @@ def run(place: Place, folder: Path, culprit: Culprit) -> Found:
     return found_in(place.recorded(text, folder, how=How(stacks=True, whole=True), PYTHONPATH=path), culprit)
 
 
+def on_card(folder: Path, name: str) -> tuple[float, float, str, str]:
+    """The s in which a culprit ran under watch and the GPU idled, those of its owners, the first of all, its place."""
+    culprit, package = CARD[name], folder / "site-packages"
+    package.mkdir()
+    (package / "hooks.py").write_text(PACKAGE)
+    (folder / "program.py").write_text(ON_CARD.format(prepare=culprit.prepare, slow=culprit.slow, steps=STEPS))
+    command = [sys.executable, "-m", "microbench", "watch", "--whole", "-o", str(folder / "recording")]
+    path = os.pathsep.join((str(ROOT), str(package), os.environ.get("PYTHONPATH", "")))
+    done = subprocess.run(
+        [*command, "--", sys.executable, "program.py"],
+        cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (folder / "said.txt").write_text(done.stdout + done.stderr)
+    spans = next((line for line in done.stderr.splitlines() if line.startswith("[[")), None)
+    if done.returncode or spans is None:
+        raise SystemExit(f"{name} failed: {done.stderr[-3000:]}")
+    trace = max(map(read, (folder / "recording").iterdir()), key=lambda one: len(one.work))
+    at_ns, gpu = trace.epoch_ns or 0, busiest(trace)
+    within, everywhere = Counter[tuple[str, str]](), Counter[str]()
+    for begin_ns, end_ns in json.loads(spans):
+        within.update(each_owner(idle(trace, begin_ns - at_ns, end_ns - at_ns, gpu)))
+    whole = idle(trace, json.loads(spans)[0][0] - at_ns, int(trace.work["end_ns"].max()), gpu)
+    for (owner, _), ns in each_owner(whole).items():
+        everywhere[owner] += ns
+    right = sum(ns for (owner, _), ns in within.items() if owner in culprit.owners)
+    for (owner, most), ns in within.most_common(6):
+        print(f"    {ns * 1e-6:9.1f} ms  {owner}: {most}")
+    ((first, _),) = everywhere.most_common(1)
+    most = next((most for (owner, most), _ in within.most_common() if owner == first), "")
+    return within.total() * 1e-9, right * 1e-9, first, most
+
+
+def each_owner(of: Idle) -> Counter[tuple[str, str]]:
+    """The ns of idle time by its owner, which is a cause where the host is in a call of CUDA, and by place."""
+    found = Counter[tuple[str, str]]()
+    for (cause, *names), ns in of.stacks_ns.items():
+        found[owner_of(names) if cause == BETWEEN else (cause, " in ".join(names[:-3:-1]))] += ns
+    return found
+
+
 def main(out: str = "", *names: str) -> None:
-    """Runs all culprits, or those named, and writes a table of them."""
+    """Runs all culprits of one kind, or those named, and writes a table of them."""
     rows, right = [], 0
+    card = [name for name in (CARD if names == ("card",) else names) if name in CARD]
     machine = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     commit = subprocess.run(
         ["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False, cwd=ROOT
     )
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "place").mkdir()
-        place = Place(Path(folder, "place"))
-        for name in names or CULPRITS:
-            culprit, own = CULPRITS[name], Path(folder, name.replace(" ", "-"))
+        place = None
+        if not card:
+            from watched import Place
+
+            Path(folder, "place").mkdir()
+            place = Place(Path(folder, "place"))
+        for name in card or names or CULPRITS:
+            own = Path(folder, name.replace(" ", "-").replace("/", "-"))
             own.mkdir()
-            found = run(place, own, culprit)
-            seconds, first = found.of(culprit), found.owners[0]
-            share = seconds / found.injected_s
-            right += share >= 0.9 and first.name == culprit.owner
-            if share < 0.9 or first.name != culprit.owner:
-                print("  ", *(f"{one.name} {one.seconds * 1e3:.1f} ms," for one in found.owners[:5]))
-            told = f"{seconds * 1e3:.1f}", f"{found.injected_s * 1e3:.1f}"
-            print(f"{name:30} {told[1]:>8} ms {told[0]:>8} ms {share:6.1%}  {first.name}: {first.most}")
-            first_words = "first owner" if first.name == culprit.owner else f"first owner: {first.name}"
-            own = "the program's own clock"
+            if place is None:
+                injected_s, seconds, first, most = on_card(own, name)
+                wanted = CARD[name].owners
+            else:
+                found = run(place, own, CULPRITS[name])
+                injected_s, seconds, wanted = found.injected_s, found.of(CULPRITS[name]), (CULPRITS[name].owner,)
+                first, most = found.owners[0].name, found.owners[0].most
+                if seconds < 0.9 * injected_s or first not in wanted:
+                    print("  ", *(f"{one.name} {one.seconds * 1e3:.1f} ms," for one in found.owners[:5]))
+            share = seconds / injected_s
+            right += share >= 0.9 and first in wanted
+            told = f"{seconds * 1e3:.1f}", f"{injected_s * 1e3:.1f}"
+            print(f"{name:30} {told[1]:>8} ms {told[0]:>8} ms {share:6.1%}  {first}: {most}", flush=True)
+            first_words = "first owner" if first in wanted else f"first owner: {first}"
+            clock = "the program's own clock"
             rows.append([
-                "culprits", name, "host time of its owner", "ms", *told, own, f"{share:.3f}", "", "", f"{STEPS} steps",
-                machine[1] if machine else "", commit.stdout.strip(), f"{culprit.owner}; {first_words}",
+                "culprits", name, "host time of its owner", "ms", *told, clock, f"{share:.3f}", "", "",
+                f"{STEPS} steps", machine[1] if machine else "", commit.stdout.strip(), f"{first}; {first_words}",
             ])  # fmt: skip
     print(f"right: {right} of {len(rows)}")
     if out:

@@ -17,12 +17,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 LAB = Path(__file__).parent
-WAYS = {"watch": "", "py-spy": ".raw", "torch.profiler": ".json"}
+WAYS, ENDINGS = ("watch", "py-spy", "torch.profiler"), {"py-spy": ".raw", "torch.profiler": ".json"}
 NAMES = (
     "llama_static", "gpt2", "bert_classifier", "resnet18", "vae", "gru_by_hand", "gcn", "serving", "flax_mlp",
     "conjugate_gradient",
@@ -33,29 +33,31 @@ FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^()]+\.py|<[^>]+>)(?::(?P<line
 
 def main(out: Path, names: list[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    rows = [row for name in names for row in of(name, out)]  # alone: else work waits for other programs on the GPU
+    rows = [of(name, out, "watch") for name in names]  # alone: else work waits for other programs on the GPU
+    with ThreadPoolExecutor(2) as pool:
+        rows += pool.map(lambda each: of(each[0], out, each[1]), [(name, way) for name in names for way in WAYS[1:]])
+    rows.sort(key=lambda row: names.index(row[0]))
     with (out / "owners.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("program", "by", "first", "share", "second", "share", "third", "share"), *rows])
 
 
-def of(name: str, out: Path) -> Iterator[list[str]]:
-    """The rows of a program."""
+def of(name: str, out: Path, way: str) -> list[str]:
+    """The row of a program and a way to ask."""
     run = [str(LAB / "programs" / "run.py"), name, "each", "--seconds", str(SPIED_S)]
     environment = {**os.environ, "PYTHONPATH": f"{LAB.parent}:{os.environ.get('PYTHONPATH', '')}"}
-    for way, ending in WAYS.items():
-        made = out / f"{name}.{way}{ending}"
-        command = [sys.executable, __file__, "--child", way, str(made), *run]
-        if way == "watch":
-            command = [sys.executable, "-m", "microbench", "watch", "-o", str(made), "--", sys.executable, *run]
-        with made.with_name(f"{made.name}.txt").open("w") as output:
-            subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environment, timeout=150, check=False)
-        shares = {}
-        if made.exists():
-            shares = spied(made.read_text()) if way == "py-spy" else diagnosed(made)
-        cells = [cell for owner, share in [*shares.items()][:3] for cell in (owner, f"{share:.3f}")]
-        row = [name, way, *cells, *[""] * (6 - len(cells))]
-        print(*row, sep=" | ", flush=True)
-        yield row
+    made = out / f"{name}.{way}{ENDINGS.get(way, '')}"
+    command = [sys.executable, __file__, "--child", way, str(made), *run]
+    if way == "watch":
+        command = [sys.executable, "-m", "microbench", "watch", "-o", str(made), "--", sys.executable, *run]
+    with made.with_name(f"{made.name}.txt").open("w") as output:
+        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environment, timeout=150, check=False)
+    shares = {}
+    if made.exists():
+        shares = spied(made.read_text()) if way == "py-spy" else diagnosed(made)
+    cells = [cell for owner, share in [*shares.items()][:3] for cell in (owner, f"{share:.3f}")]
+    row = [name, way, *cells, *[""] * (6 - len(cells))]
+    print(*row, sep=" | ", flush=True)
+    return row
 
 
 def diagnosed(made: Path) -> dict[str, float]:

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -27,7 +28,9 @@ BLOCK_S = 0.02
 TURNS = 6  # the first is not counted: there a recorder still begins, or ends its window
 LOOP = 100_000
 # "kernels" records kernels alone, "waits" is what watch records between two windows.
-WAYS = ("none", "watch", "stacks", "kernels", "waits", "torch_cuda", "torch_cpu")
+# Without "stacks" watch names no Python; the ways to name it beside that are py-spy's and PyTorch's.
+WAYS = ("none", "watch", "stacks", "kernels", "waits", "torch_cuda", "torch_cpu", "torch_stacks", "py_spy")
+SPY = ("py-spy", "record", "--native", "--format", "raw", "--output", os.devnull, "--duration", "600", "--pid")
 
 
 def main(folder: Path, rounds: int = 4, program: str = "decode_grouped") -> None:
@@ -110,9 +113,10 @@ def child(way: str, program: str, folder: Path) -> None:
         made.step()
     made.wait()
     graph = None
-    kinds = {"torch_cuda": ["CUDA"], "torch_cpu": ["CPU", "CUDA"]}.get(way)
+    kinds = {"torch_cuda": ["CUDA"], "torch_cpu": ["CPU", "CUDA"], "torch_stacks": ["CPU", "CUDA"]}.get(way)
     activities = [getattr(profiler.ProfilerActivity, kind) for kind in kinds or ()]
-    with profiler.profile(activities=activities) if kinds else contextlib.nullcontext():
+    profile = profiler.profile(activities=activities, with_stack=way == "torch_stacks")
+    with profile if kinds else contextlib.nullcontext(), spied() if way == "py_spy" else contextlib.nullcontext():
         with contextlib.suppress(Exception):  # the eager time is wanted all the same
             graph = made.graph()
         while True:
@@ -122,6 +126,18 @@ def child(way: str, program: str, folder: Path) -> None:
             print(json.dumps(found), flush=True)
             if not sys.stdin.readline():
                 return
+
+
+@contextlib.contextmanager
+def spied() -> Iterator[None]:
+    """While py-spy samples this process."""
+    with subprocess.Popen([*SPY, str(os.getpid())], stdout=subprocess.PIPE, text=True) as spy:
+        assert spy.stdout is not None
+        said = next((line for line in spy.stdout if line.strip()), "")
+        if "Sampling process" not in said:
+            raise OSError(f"py-spy did not begin: {said}")
+        yield
+        spy.kill()
 
 
 def begin_recorder(way: str, folder: Path) -> None:

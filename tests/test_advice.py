@@ -66,6 +66,17 @@ def test_many_small_uploads_are_made_on_the_gpu(size: int, count: float, said: s
     assert advice.first(diagnose(trace, costs()), (copies,)) == said
 
 
+def test_many_small_copies_to_the_host_are_read_less_often() -> None:
+    made = Recorder()
+    for source, target, count in (("pageable", "device", 2), ("device", "pageable", 8)):
+        for _ in range(count):
+            call = made.call("cudaMemcpyAsync", 2000)
+            made.submit(call, "Memcpy", 1000, kind="copy", memories=(source, target), size=64)
+    trace = msgspec.structs.replace(made.trace(), format="microbench recording", versions={"torch": "2"})
+    copies = Blocker("copies pageable memory", "cudaMemcpyAsync", "train.py:8 main", 8.0)
+    assert advice.first(diagnose(trace, costs()), (copies,)) == advice.READING[True]
+
+
 @pytest.mark.parametrize(("package", "call", "part"), [
     ("torch", "cudaFree", "gives memory back and gets it anew"),
     ("torch", "cudaMalloc", "gets more memory in these steps"),

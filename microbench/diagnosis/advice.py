@@ -168,9 +168,10 @@ def first(diagnosis: Diagnosis, blockers: tuple[Blocker, ...]) -> str:
 def _remedy(trace: Trace, blocker: Blocker) -> str:
     if blocker.why in (COPY_IN, "copies pageable memory") and program_of(trace) == "numba":
         return OF_NUMBA
-    if blocker.why == "copies pageable memory" and blocker.count >= SEVERAL and _uploads_little(trace):
+    several = blocker.why == "copies pageable memory" and blocker.count >= SEVERAL
+    if several and _uploads_little(trace):
         return UPLOADS
-    if blocker.why != "waits for the GPU" or not _reads_values(trace):
+    if not (several or blocker.why == "waits for the GPU") or not _reads_values(trace):
         return FIRST[blocker.why] if runs_python(trace) else FIRST[blocker.why].partition(": .to(")[0]
     recording = trace.format == "microbench recording"
     names = "a recording without --no-stacks" if recording else "`microbench watch`"
@@ -189,8 +190,8 @@ def values_read(trace: Trace) -> npt.NDArray[np.bool_]:
 def _uploads_little(trace: Trace) -> bool:
     """Whether a program of PyTorch mostly makes small copies to the GPU, such as torch.tensor() of a list."""
     work, device = trace.work, MEMORIES.index("device")
-    copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == device) & (work["source"] != device)
-    small = copies & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
+    copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] != work["source"])
+    small = copies & (work["target"] == device) & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
     return program_of(trace) in OF_TORCH and bool(2 * np.count_nonzero(small) >= np.count_nonzero(copies) > 0)
 
 

@@ -20,7 +20,7 @@ AWAITS = f"{WAITING}for {LOADER}"  # whose workers are other processes
 REQUESTS = f"{WAITING}for a request"
 LOCK = f"{WAITING}for Python's lock"  # in our recordings with the place of its holder behind it
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "the framework's other threads", "Python's garbage collection"
-COMPILED = "torch.compile"
+COMPILED, PRINTS = "torch.compile", "printing tensors"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
 PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
@@ -30,7 +30,7 @@ NUMBERS = re.compile(r"(?<![^\W_])\d+(?![^\W_])")  # "ensure_layer_3_weights", b
 # Parts of packages by how their paths and their ranges begin.
 PARTS = (
     ("torch/nn/", "torch.nn modules"), ("nn.Module: ", "torch.nn modules"), ("torch/optim/", "torch.optim"),
-    ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
+    ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"),
     ("torch/utils/data/", LOADER), ("torch/_dynamo/", COMPILED),
     ("torch/_inductor/", COMPILED), ("torch/_functorch/", COMPILED), ("Torch-Compiled Region", COMPILED),
     ("CompiledF", COMPILED), ("## Call CompiledFxGraph", COMPILED), ("TorchDynamo Cache Lookup", COMPILED),
@@ -92,6 +92,7 @@ HELPS = {
     **dict.fromkeys(SUBMITTERS, "a graph or torch.compile saves it"),
     "torch.optim": "a graph of the whole step",
     COMPILED: "mode='reduce-overhead' replays graphs",
+    PRINTS: "print less often: each print copies from the GPU and formats every value by itself",
     LOADER: "workers (num_workers=), so that other processes do it ahead",
     REQUESTS: "more requests at once; nothing here is slow",
     AWAITS: "more workers (num_workers=) that stay (persistent_workers=True), or less work for each item",
@@ -198,8 +199,8 @@ class Owner(NamedTuple):
 def owner_of(names: Sequence[str]) -> tuple[str, str]:
     """Whose a piece of host code is, and the function or line of it, by the names of its ranges, the outermost first.
 
-    A built-in function belongs to who calls it, and Python's library goes by the part of it that others call. Operators
-    of a data loader are the loader's.
+    A built-in function belongs to who calls it, and Python's library goes by the part of it that others call. What
+    PyTorch does within a data loader is the loader's.
     """
     if len(names) > DEEPEST:  # such as ranges that nobody ends: the middle is left out
         names = [*names[: DEEPEST // 2], *names[-DEEPEST // 2 :]]
@@ -209,6 +210,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     works = not names or not _waits(names[-1]) or any(PROCESSES_OF.search(name) for name in names)
     if works and (compiler := next(filter(None, map(compiler_of, names)), "")):
         return compiler, next(name for name in names if compiler_of(name))
+    if printing := next((name for name in names if "torch/_tensor_str.py" in name), ""):
+        return PRINTS, printing
     found: tuple[str, str] | None = None
     for place, name in reversed(list(enumerate(names))):
         if found is None and (waits := _waits(name)):
@@ -228,7 +231,7 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
             found = owner, found[1] if found is not None else name.removeprefix(f"{LOCK} ")
         if not library:
             break
-    if found is not None and found[0] == OPERATORS and any(_of_name(name) == LOADER for name in names):
+    if found is not None and found[0] in (OPERATORS, "torch") and any(_of_name(name) == LOADER for name in names):
         return LOADER, found[1]
     if found is not None and found[0] == OPERATORS:  # by the operator that the program calls
         return OPERATORS, next((name for name in names if name.startswith("aten::")), found[1])
@@ -239,7 +242,7 @@ def own_line(owner: str, names: Sequence[str]) -> str:
     """The line of the user's program that calls this owner. "" if there is none, and for frameworks other than JAX and
     CuPy."""
     known = owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in "))
-    if known and owner not in COMPILES | {"cupy", *JAX}:
+    if known and owner not in COMPILES | {PRINTS, "cupy", *JAX}:
         return ""
     line = next((name for name in reversed(names) if LINE_OF_CODE.search(name) and _of_name(name) == OWN), "")
     return line if line.partition("/")[0].partition(".py:")[0] != owner.removeprefix(PYTHONS) else ""
