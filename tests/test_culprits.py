@@ -12,8 +12,8 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone"),
 ]
 SAMPLE = (
-    "a loop of its own", "a sleep", "a hook of a package", "a collection of garbage", "a lock by with",
-    "a loader that starves", "a loader of another process", "print to a slow pipe",
+    "a loop of its own", "a sleep", "a hook of a package", "a collection of garbage", "a lock by with", "Python's lock",
+    "a queue whose other end computes", "a loader that starves", "a loader of another process", "print to a slow pipe",
     "a process that is started", "an import in the loop", "a busy process on its core",
 )  # fmt: skip
 

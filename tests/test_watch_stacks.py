@@ -25,7 +25,7 @@ from microbench.diagnosis.owners import LOCK, REQUESTS
 from microbench.diagnosis.words import findings
 from microbench.recorder import cells
 from microbench.recorder.program import How
-from microbench.recorder.sampler import NEAR_BYTES, _waits_in
+from microbench.recorder.sampler import NEAR_BYTES, Places, _waits_in
 from microbench.traces.recording import EXACT
 from microbench.traces.trace import RANGE_KINDS, Trace
 
@@ -189,6 +189,16 @@ def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_
     first = next(one for one in found if one.name != ABSENT)
     assert (first.name, first.most) == ("library", "models/net.py:3 conv2")
     assert sum(one.seconds for one in found) > 0.3
+
+
+@pytest.mark.parametrize(("options", "own"), [((), False), (("-c",), True)])
+def test_code_made_by_a_package_is_not_the_programs(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], own: bool
+) -> None:
+    """That of a dataclass has the same name as a program that is typed behind -c."""
+    monkeypatch.setattr(sys, "argv", [*options, "train.py"])
+    assert Places().is_own("<string>") == own
+    assert Places().is_own("<stdin>")
 
 
 def test_a_thread_of_packages_alone_is_named_by_its_innermost_function(place: Place, tmp_path: Path) -> None:

@@ -815,7 +815,9 @@ EXPORTED void microbench_samples(int begin, int call_file) {
     pthread_mutex_unlock(&calling_mutex);
 }
 
-/* Look which threads that call CUDA wait for Python's lock: for a word within Python's own memory. */
+/* Look whether the main thread and those that call CUDA wait for Python's lock: for a word within Python's own memory. */
+static int main_waits; /* -1 where the kernel does not tell */
+
 static void look_at_threads(void) {
     static uintptr_t from, until;
     const ElfW(Sym) *symbol = NULL;
@@ -824,18 +826,21 @@ static void look_at_threads(void) {
     if (runtime && dladdr1(runtime, &about, (void **)&symbol, RTLD_DL_SYMENT) && symbol)
         from = (uintptr_t)runtime, until = from + symbol->st_size;
     pthread_mutex_lock(&calling_mutex);
-    for (int place = 0; place < calling_count; place++) {
+    for (int place = -1; place < calling_count; place++) {
         char says[64] = "", *end;
-        bool futex = pread(calling[place].file, says, sizeof says - 1, 0) > 0 && strtol(says, &end, 10) == SYS_futex;
-        uintptr_t word = futex ? (uintptr_t)strtoull(end, NULL, 16) : 0;
-        calling[place].waits = from <= word && word < until;
+        ssize_t length = pread(place < 0 ? main_call : calling[place].file, says, sizeof says - 1, 0);
+        uintptr_t word = strtol(says, &end, 10) == SYS_futex ? (uintptr_t)strtoull(end, NULL, 16) : 0;
+        bool waits = from <= word && word < until;
+        if (place < 0) main_waits = length > 0 && until ? waits : -1;
+        else calling[place].waits = waits;
     }
     pthread_mutex_unlock(&calling_mutex);
 }
 
-/* Whether a thread that calls CUDA waited for Python's lock when this sample was due. */
+/* Whether a thread that calls CUDA, or the main one (0), waited for Python's lock when this sample was due; -1 if that is
+ * not known. */
 EXPORTED int microbench_waits_for_lock(uint32_t thread) {
-    int waits = 0;
+    int waits = thread ? 0 : main_waits;
     pthread_mutex_lock(&calling_mutex);
     for (int place = 0; place < calling_count; place++)
         if (calling[place].thread == thread) waits = calling[place].waits;

@@ -49,7 +49,6 @@ LOCALS = "<locals>."
 SHORTEST_NS = 100_000  # of a collection of garbage, or a time without a processor, that is noted
 # Of the main thread and of this one: ns on a processor, ns ready to run without one.
 MAIN_THREADS, OWN = "/proc/self/schedstat", "/proc/thread-self/schedstat"
-FUTEX = {"x86_64": b"202", "aarch64": b"98"}.get(os.uname().machine)  # the kernel's call that waits for a lock
 PREAD = ctypes.PyDLL(None).pread  # os.pread gives up Python's lock, and may not get it back for long
 PREAD.argtypes, PREAD.restype = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long], ctypes.c_ssize_t
 FIRST_INTERPRETER, MAIN_INTERPRETER = ctypes.pythonapi.PyInterpreterState_Head, ctypes.pythonapi.PyInterpreterState_Main
@@ -71,7 +70,8 @@ ROOM = os.path.dirname(os.path.abspath(__file__))
 HERE = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "")  # sitecustomize gives code another name
 OTHERS = tuple(os.path.join(os.path.dirname(path), "") for path in (os.__file__, sys.executable, ROOM) if path)
 PACKAGES = "-packages" + os.sep  # site-packages and dist-packages
-TYPED = ("<stdin>", "<string>", "<ipython-input")  # code without a file that is the program's own
+TYPED = ("<stdin>", "<ipython-input")  # code without a file that is the program's own
+STRING = "<string>"  # that of `python -c`, else code that a package has made, as of a dataclass
 
 
 def start_thread(function: Any, *arguments: Any) -> None:
@@ -204,9 +204,12 @@ class Places:
     def __init__(self) -> None:
         self._own: dict[str, bool] = {}
         self._roots: list[str] = []  # the folder of the program, then the working folder: left out of names of files
+        self._typed: tuple[str, ...] = TYPED
         self._packages: tuple[str, ...] = ()  # folders into which `pip install --target` has put packages
         with contextlib.suppress(OSError):  # the working folder may be gone
-            program = os.path.abspath(next(iter(getattr(sys, "argv", ())), ""))
+            program = next(iter(getattr(sys, "argv", ())), "")
+            self._typed = (*TYPED, STRING) if program == "-c" else TYPED
+            program = os.path.abspath(program)
             self._roots = [os.path.join(folder, "") for folder in (os.path.dirname(program), os.getcwd())]
             others = (os.path.join(os.path.abspath(folder), "") for folder in sys.path)
             self._packages = tuple(one for one in others if one not in self._roots and _has_packages(one))
@@ -218,7 +221,7 @@ class Places:
             if len(self._own) >= MOST_LINES:  # code that is made at run time has new names again and again
                 self._own.clear()
             own = not self.is_packaged(file) and not file.startswith(OTHERS)
-            own = self._own[file] = own and (not file.startswith("<") or file.startswith(TYPED))
+            own = self._own[file] = own and (not file.startswith("<") or file.startswith(self._typed))
         return own
 
     def is_packaged(self, file: str) -> bool:
@@ -347,7 +350,8 @@ class Sampler:
         kept, self._lacked_ns = late and waited_ns > 2 * (lacked_ns - self._lacked_ns), lacked_ns
         since_ns = now_ns - waited_ns if late else now_ns
         elsewhere = (runs for thread, runs, waits in stacks if thread & THREAD != self._main_thread and runs == waits)
-        holder = next(filter(None, elsewhere), 0) if kept else 0
+        lacks = self._waits_for_lock(0)
+        holder = next(filter(None, elsewhere), 0) if (kept if lacks < 0 else lacks) else 0
         computes = not self._in_kernel()
         works = bool(self._lock_given()) or computes
         self._without_lock(stacks, works, now_ns)
@@ -367,8 +371,7 @@ class Sampler:
         running = {thread & THREAD for thread, *_ in stacks}
         for number in self._open.keys() - running:  # another thread may get the number of one that has ended
             self._close(number, self._open.pop(number))
-        call = self._kept[2].words()[:1] if holder else []  # where the kernel tells in which call the main thread is
-        return 0 if FUTEX and call and call[0].isdigit() and call[0] != FUTEX else holder
+        return holder
 
     def _without_lock(self, stacks: list[tuple[int, int, int]], main_works: bool, now_ns: int) -> None:
         """Note which threads that call CUDA, without the main one, have waited for Python's lock since the last sample.
