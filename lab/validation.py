@@ -126,26 +126,20 @@ def programs(*recorded_by: str) -> Programs:
 
 
 class Watched(NamedTuple):
-    """Public programs under plain `watch`, and how far their unprofiled steps are off."""
+    """Public programs under plain `watch`."""
 
     count: int
     iterations: int
     launches: str
     windows: int
-    measured: int
-    median: str
-    near: int
 
 
 def watched_programs() -> Watched:
     """All recordings of watched_programs.csv; a step is right if it is the program's own iteration."""
     found = table("watched_programs")
-    pauses = [row for row in found if row["measured"] == "True" and row["in_pauses_s"] not in ("", "nan")]
-    errors = [abs(float(row["said_s"]) / float(row["in_pauses_s"]) - 1) for row in pauses]
     return Watched(
         len(found), sum(row["reading"] == "iteration" for row in found),
         f"{sum(int(row['launches']) for row in found) / 1e6:.1f}", sum(int(row["windows"]) for row in found),
-        len(pauses), f"{median(errors) * 100:.1f} %", sum(error <= 0.05 for error in errors),
     )  # fmt: skip
 
 

@@ -242,7 +242,7 @@ def own_line(owner: str, names: Sequence[str]) -> str:
     """The line of the user's program that calls this owner. "" if there is none, where a wait names it, and for
     frameworks other than JAX and CuPy."""
     known = owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in "))
-    unplaced = owner.startswith(f"{WAITING}in ") and " at " not in names[-1]  # Python's library has its innermost code
+    unplaced = awaits(owner) and " at " not in names[-1]
     if known and not unplaced and owner not in COMPILES | {PRINTS, "cupy", *JAX}:
         return ""
     line = next((name for name in reversed(names) if LINE_OF_CODE.search(name) and _of_name(name) == OWN), "")

@@ -70,8 +70,7 @@ ROOM = os.path.dirname(os.path.abspath(__file__))
 HERE = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "")  # sitecustomize gives code another name
 OTHERS = tuple(os.path.join(os.path.dirname(path), "") for path in (os.__file__, sys.executable, ROOM) if path)
 PACKAGES = "-packages" + os.sep  # site-packages and dist-packages
-TYPED = ("<stdin>", "<ipython-input")  # code without a file that is the program's own
-STRING = "<string>"  # that of `python -c`, else code that a package has made, as of a dataclass
+TYPED = ("<stdin>", "<ipython-input", "<string>")  # code of the program without a file; the last one only behind -c
 
 
 def start_thread(function: Any, *arguments: Any) -> None:
@@ -202,14 +201,12 @@ class Places:
     """Files of Python code: whether they are the program's own, and their names without the program's folder."""
 
     def __init__(self) -> None:
+        self._typed = TYPED if getattr(sys, "argv", [])[:1] == ["-c"] else TYPED[:-1]
         self._own: dict[str, bool] = {}
         self._roots: list[str] = []  # the folder of the program, then the working folder: left out of names of files
-        self._typed: tuple[str, ...] = TYPED
         self._packages: tuple[str, ...] = ()  # folders into which `pip install --target` has put packages
         with contextlib.suppress(OSError):  # the working folder may be gone
-            program = next(iter(getattr(sys, "argv", ())), "")
-            self._typed = (*TYPED, STRING) if program == "-c" else TYPED
-            program = os.path.abspath(program)
+            program = os.path.abspath(next(iter(getattr(sys, "argv", ())), ""))
             self._roots = [os.path.join(folder, "") for folder in (os.path.dirname(program), os.getcwd())]
             others = (os.path.join(os.path.abspath(folder), "") for folder in sys.path)
             self._packages = tuple(one for one in others if one not in self._roots and _has_packages(one))
