@@ -3040,7 +3040,7 @@ def test_the_gpu_waits_before_a_kernel_as_often_as_it_idles_there_and_never_befo
     for one in (made, copying):
         (told,) = (finding for finding in words.findings(diagnosed(one)) if finding.rule == "diagnose.pauses")
         assert "times a step" not in told.title
-        assert told.advice.startswith("Prepare data ahead")
+        assert told.advice.startswith("Do it once")
 
 
 def test_a_trace_whose_work_has_no_calls_says_nothing_of_its_clocks() -> None:

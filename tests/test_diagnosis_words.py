@@ -106,7 +106,7 @@ def pausing(*names: str) -> Recorder:
     ("names", "start", "text", "change"),
     [
         (("aten::linear", "aten::mm"), "Pauses between launches take", "more than 1 ms. ", "a graph saves"),
-        (("load", "load"), "The program's own work between", "No graph shortens that.", "Prepare data ahead"),
+        (("load", "load"), "The program's own work between", "No graph shortens that.", "Do it once"),
         (
             ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "aten::div"),
             "The program's own work between", "No graph shortens that.", "Give it workers",

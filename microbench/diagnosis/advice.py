@@ -45,7 +45,8 @@ METHODS = ("forward", "__call__", "training_step")  # which `microbench graph` c
 OF_TORCH: tuple[Program, ...] = ("torch", "training", "graphs", "generate")
 CAPTURED: tuple[Program, ...] = ("torch", "training", "graphs", "cupy", "numba")
 UNKNOWN = "FILE.py::STEP"  # the step of a program whose loop is not known
-FREES = ("cudaFree", "cuMemUnmap", "cuMemFree", "cuMemFree_v2")
+FREES = {"cudaFree", "cuMemUnmap", "cuMemFree", "cuMemFree_v2"}
+PINS = "Pin memory once, before the loop, and copy into it"  # cudaHostAlloc, cudaHostRegister, cudaFreeHost
 MOST_NAMED = 3  # calls that a graph cannot hold, in a sentence
 VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
 CHECKED = "torch/distributions/distribution.py Distribution."  # in the names of its methods
@@ -101,7 +102,10 @@ def program_of(trace: Trace) -> Program:
 
 def allocating(trace: Trace, calls: Iterable[str]) -> str:
     """How a program of this library makes fewer of these calls, which allocate memory and give it back."""
-    program, frees = program_of(trace), any(call.partition(" in ")[0] in FREES for call in calls)
+    names = [call.partition(" in ")[0] for call in calls]
+    program, frees = program_of(trace), not FREES.isdisjoint(names)
+    if names and "Host" in names[0]:
+        return PINS + (": torch.empty(size, pin_memory=True)" if program in OF_TORCH else "")
     if program in OF_TORCH:
         return ALLOCATING[frees]
     return CUPY_FREES if program == "cupy" and frees else FIRST["allocates"]

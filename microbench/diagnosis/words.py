@@ -1159,13 +1159,13 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     submits = 2 * sum(s for name, s in _pauses_of(diagnosis, recorded).items() if name in FRAMEWORK) > recorded.pauses_s
     most = _pausing(diagnosis, recorded)
     speedup = next((one.speedup for one in diagnosis.remedies if one.name == "pauses"), 1.0)
-    if most is not None and most.name.startswith(WAITING):  # whose gain the line of owners has too
-        without = diagnosis.without.get(most.name)
+    without = diagnosis.without.get(most.name) if most is not None else None
+    if without is not None or (most is not None and most.name.startswith(WAITING)):  # as the line of owners has it
         speedup = without.speedup if without is not None else 1.0
     gain = f"; without {'them' if submits else 'it'} a step is {times(speedup)} as fast" if speedup >= 1 + WORTH else ""
     what = "Pauses between launches take" if submits else f"{OWN_WORK[0].upper()}{OWN_WORK[1:]} between launches takes"
     title = f"{what} {as_time(pauses_s)} of each step"
-    change = "Prepare data ahead of the step in another process or thread; if one does, make that one faster"
+    change = "Do it once, less often, or ahead of the step in another process; if one does it, make that one faster"
     pace = f"every {as_time(recorded.paced_s)}, and no graph changes that" if recorded.paced_s else ""
     if most is not None and most.name.startswith(WAITING):
         place = plain(most.most, LONGEST_NAME)
@@ -1363,7 +1363,7 @@ def _waiting_less(diagnosis: Diagnosis) -> str:
 
 def _changes(diagnosis: Diagnosis) -> Mapping[Cause, tuple[str, str]]:
     """By cause the rule that names it, and what to change."""
-    places = [one.name for one in diagnosis.idle.places] if diagnosis.idle is not None else []
+    places = [one.name for one in diagnosis.idle.places if one.cause == "allocation"] if diagnosis.idle else []
     return {
         "allocation": ("diagnose.allocation", advice.allocating(diagnosis.trace, places)),
         "copies": ("diagnose.copies", _copying(diagnosis.trace)),
