@@ -25,6 +25,9 @@ COMPILED, PRINTS = "torch.compile", "printing tensors"
 FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
 PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
 FROZEN = re.compile(r"<frozen (\w+)")
+INPUT = ("<stdin>", "<ipython-input")  # what a person types
+# Functions that are made at run time, as that of a dataclass.
+MADE = re.compile(r"<(?!frozen |stdin>|ipython|built-in )[^<>]+>[.\w]*(\(\d+\):)? \S+$")
 OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
 NUMBERS = re.compile(r"(?<![^\W_])\d+(?![^\W_])")  # "ensure_layer_3_weights", but not "conv2d"
 # Parts of packages by how their paths and their ranges begin.
@@ -199,8 +202,8 @@ class Owner(NamedTuple):
 def owner_of(names: Sequence[str]) -> tuple[str, str]:
     """Whose a piece of host code is, and the function or line of it, by the names of its ranges, the outermost first.
 
-    A built-in function belongs to who calls it, and Python's library goes by the part of it that others call. What
-    PyTorch does within a data loader is the loader's.
+    A built-in function, and one made at run time, belongs to who calls it. Python's library goes by the part of it that
+    others call. What PyTorch does within a data loader is the loader's.
     """
     if len(names) > DEEPEST:  # such as ranges that nobody ends: the middle is left out
         names = [*names[: DEEPEST // 2], *names[-DEEPEST // 2 :]]
@@ -223,7 +226,7 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
             if any(TURNS_IT.match(outer) for outer in names[max(place - 2, 0) : place]):  # around its selector
                 return EVENT_LOOP, name
             return (place and _waits(names[place - 1])) or waits, name  # a read of a connection is of a pipe
-        if name.startswith("<built-in "):
+        if name.startswith("<built-in ") or MADE.match(name):
             continue
         owner = _of_name(name)
         library = owner.startswith(PYTHONS) and owner != GARBAGE
@@ -235,7 +238,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
         return LOADER, found[1]
     if found is not None and found[0] == OPERATORS:  # by the operator that the program calls
         return OPERATORS, next((name for name in names if name.startswith("aten::")), found[1])
-    return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
+    made = any(map(MADE.match, names))  # by itself that of `python -c`
+    return found or ((OWN if made else BUILT_IN, names[-1]) if names else (NAMELESS, ""))
 
 
 def own_line(owner: str, names: Sequence[str]) -> str:
@@ -278,7 +282,7 @@ def _of_name(name: str) -> str:
         return part
     if "/torchinductor_" in path:  # the code that it wrote
         return COMPILED
-    if function is None and (OPERATOR.match(name) or LINE_OF_CODE.search(name)):
+    if function is None and (OPERATOR.match(name) or LINE_OF_CODE.search(name) or name.startswith(INPUT)):
         return OPERATORS if OPERATOR.match(name) else OWN
     if function is None:
         return name if name in HELPS else f"code in {NUMBERS.sub('#', name)}"  # of an annotation, all layers together
