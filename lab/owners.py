@@ -9,6 +9,7 @@ idles.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import json
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 LAB = Path(__file__).parent
-WAYS, ENDINGS = ("watch", "py-spy", "torch.profiler"), {"py-spy": ".raw", "torch.profiler": ".json"}
+ENDINGS = {"watch": "", "py-spy": ".raw", "torch.profiler": ".json"}
 NAMES = (
     "llama_static", "gpt2", "bert_classifier", "resnet18", "vae", "gru_by_hand", "gcn", "serving", "flax_mlp",
     "conjugate_gradient",
@@ -33,9 +34,10 @@ FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^()]+\.py|<[^>]+>)(?::(?P<line
 
 def main(out: Path, names: list[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    rows = [of(name, out, "watch") for name in names]  # alone: else work waits for other programs on the GPU
+    # Those that say why the GPU idles run alone, else work waits for other programs on it.
+    rows = [of(name, out, way) for name in names for way in ("watch", "torch.profiler")]
     with ThreadPoolExecutor(2) as pool:
-        rows += pool.map(lambda each: of(each[0], out, each[1]), [(name, way) for name in names for way in WAYS[1:]])
+        rows += pool.map(lambda name: of(name, out, "py-spy"), names)
     rows.sort(key=lambda row: names.index(row[0]))
     with (out / "owners.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("program", "by", "first", "share", "second", "share", "third", "share"), *rows])
@@ -45,11 +47,11 @@ def of(name: str, out: Path, way: str) -> list[str]:
     """The row of a program and a way to ask."""
     run = [str(LAB / "programs" / "run.py"), name, "each", "--seconds", str(SPIED_S)]
     environment = {**os.environ, "PYTHONPATH": f"{LAB.parent}:{os.environ.get('PYTHONPATH', '')}"}
-    made = out / f"{name}.{way}{ENDINGS.get(way, '')}"
+    made = out / f"{name}.{way}{ENDINGS[way]}"
     command = [sys.executable, __file__, "--child", way, str(made), *run]
     if way == "watch":
         command = [sys.executable, "-m", "microbench", "watch", "-o", str(made), "--", sys.executable, *run]
-    with made.with_name(f"{made.name}.txt").open("w") as output:
+    with made.with_name(f"{made.name}.txt").open("w") as output, contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environment, timeout=150, check=False)
     shares = {}
     if made.exists():

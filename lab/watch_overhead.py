@@ -136,8 +136,10 @@ def spied() -> Iterator[None]:
         said = next((line for line in spy.stdout if line.strip()), "")
         if "Sampling process" not in said:
             raise OSError(f"py-spy did not begin: {said}")
-        yield
-        spy.kill()
+        try:
+            yield
+        finally:
+            spy.kill()
 
 
 def begin_recorder(way: str, folder: Path) -> None:

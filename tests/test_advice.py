@@ -62,19 +62,31 @@ def test_many_small_uploads_are_made_on_the_gpu(size: int, count: float, said: s
         call = made.call("cudaMemcpyAsync", 2000)
         made.submit(call, "Memcpy HtoD", 1000, kind="copy", memories=("pageable", "device"), size=size)
     trace = msgspec.structs.replace(made.trace(), format="microbench recording", versions={"torch": "2"})
-    copies = Blocker("copies pageable memory", "cudaMemcpyAsync", "train.py:8 main", count)
+    copies = Blocker(
+        "copies pageable memory", "cudaMemcpyAsync", "train.py:8 main", count, brings="data to the GPU"
+    )  # fmt: skip
     assert advice.first(diagnose(trace, costs()), (copies,)) == said
 
 
-def test_many_small_copies_to_the_host_are_read_less_often() -> None:
+@pytest.mark.parametrize(("brings", "said"), [
+    ("a value to the host", advice.READING[True]), ("data to the GPU", advice.FIRST["copies pageable memory"]),
+])  # fmt: skip
+def test_many_small_copies_to_the_host_are_read_less_often(brings: str, said: str) -> None:
+    """And large ones to the GPU beside them are not."""
     made = Recorder()
-    for source, target, count in (("pageable", "device", 2), ("device", "pageable", 8)):
-        for _ in range(count):
-            call = made.call("cudaMemcpyAsync", 2000)
-            made.submit(call, "Memcpy", 1000, kind="copy", memories=(source, target), size=64)
-    trace = msgspec.structs.replace(made.trace(), format="microbench recording", versions={"torch": "2"})
-    copies = Blocker("copies pageable memory", "cudaMemcpyAsync", "train.py:8 main", 8.0)
-    assert advice.first(diagnose(trace, costs()), (copies,)) == advice.READING[True]
+    for _ in range(12):
+        made.launches(4)
+        for source, target, size in (("pageable", "device", 1 << 20), ("device", "pageable", 64)):
+            for _ in range(4):
+                with made.range(f"train.py:8 {source}", "annotation"):
+                    call = made.call("cudaMemcpyAsync", 2000)
+                    made.submit(call, "Memcpy", 1000, kind="copy", memories=(source, target), size=size)
+        made.wait()
+    found = diagnose(
+        msgspec.structs.replace(made.trace(), format="microbench recording", versions={"torch": "2"}), costs()
+    )
+    copies = [one for one in found.recorded.blockers if one.why == "copies pageable memory"]
+    assert [advice.first(found, (one,)) for one in copies if one.brings == brings] == [said]
 
 
 @pytest.mark.parametrize(("package", "call", "part"), [

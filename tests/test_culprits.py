@@ -13,8 +13,9 @@ pytestmark = [
 ]
 SAMPLE = (
     "a loop of its own", "a sleep", "a hook of a package", "a collection of garbage", "a lock by with", "Python's lock",
-    "a queue whose other end computes", "a loader that starves", "a loader of another process", "print to a slow pipe",
-    "a process that is started", "an import in the loop", "a busy process on its core",
+    "Python's lock, taken while the main thread waits", "a queue whose other end computes", "a loader that starves",
+    "a loader of another process", "print to a slow pipe", "a process that is started", "an import in the loop",
+    "a busy process on its core",
 )  # fmt: skip
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from microbench.core.units import as_time, plain, times
 from microbench.diagnosis.diagnosis import Bound, Diagnosis
-from microbench.diagnosis.recorded import COPY_IN, Blocker, layer_of
+from microbench.diagnosis.recorded import COPY_IN, VALUE_BYTES, Blocker, layer_of, values_read
 from microbench.diagnosis.steps import runs_python, to_host
 from microbench.diagnosis.turns import function_of, parts_of
 from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Trace
@@ -48,7 +47,6 @@ UNKNOWN = "FILE.py::STEP"  # the step of a program whose loop is not known
 FREES = {"cudaFree", "cuMemUnmap", "cuMemFree", "cuMemFree_v2"}
 PINS = "Pin memory once, before the loop, and copy into it"  # cudaHostAlloc, cudaHostRegister, cudaFreeHost
 MOST_NAMED = 3  # calls that a graph cannot hold, in a sentence
-VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
 CHECKED = "torch/distributions/distribution.py Distribution."  # in the names of its methods
 CHECKS = "torch.distributions reads values to check them: validate_args=False"
 ARGUMENTS = (4, 1, 0)  # of the launches whose costs are compared, in this order
@@ -172,10 +170,11 @@ def first(diagnosis: Diagnosis, blockers: tuple[Blocker, ...]) -> str:
 def _remedy(trace: Trace, blocker: Blocker) -> str:
     if blocker.why in (COPY_IN, "copies pageable memory") and program_of(trace) == "numba":
         return OF_NUMBA
-    several = blocker.why == "copies pageable memory" and blocker.count >= SEVERAL
-    if several and _uploads_little(trace):
+    brings = blocker.brings if blocker.why == "copies pageable memory" and blocker.count >= SEVERAL else ""
+    if brings == "data to the GPU" and _uploads_little(trace):
         return UPLOADS
-    if not (several or blocker.why == "waits for the GPU") or not _reads_values(trace):
+    waits = blocker.why == "waits for the GPU" and _reads_values(trace)
+    if not waits and brings != "a value to the host":
         return FIRST[blocker.why] if runs_python(trace) else FIRST[blocker.why].partition(": .to(")[0]
     recording = trace.format == "microbench recording"
     names = "a recording without --no-stacks" if recording else "`microbench watch`"
@@ -184,25 +183,18 @@ def _remedy(trace: Trace, blocker: Blocker) -> str:
     return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named + checks
 
 
-def values_read(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which pieces of work are copies of a value that the host looks at."""
-    size = trace.work["bytes"]
-    found: npt.NDArray[np.bool_] = to_host(trace.work) & (size != NONE) & (size <= VALUE_BYTES)
-    return found
-
-
 def _uploads_little(trace: Trace) -> bool:
     """Whether a program of PyTorch mostly makes small copies to the GPU, such as torch.tensor() of a list."""
     work, device = trace.work, MEMORIES.index("device")
-    copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] != work["source"])
-    small = copies & (work["target"] == device) & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
+    copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == device) & (work["source"] != device)
+    small = copies & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
     return program_of(trace) in OF_TORCH and bool(2 * np.count_nonzero(small) >= np.count_nonzero(copies) > 0)
 
 
 def _reads_values(trace: Trace) -> bool:
     """Whether at least half of the copies to the host are of a value each."""
     copies = np.count_nonzero(to_host(trace.work))
-    return bool(np.count_nonzero(values_read(trace)) * 2 >= copies > 0)
+    return bool(np.count_nonzero(values_read(trace.work)) * 2 >= copies > 0)
 
 
 class Ladder(NamedTuple):

@@ -33,13 +33,16 @@ NUMBERS = re.compile(r"(?<![^\W_])\d+(?![^\W_])")  # "ensure_layer_3_weights", b
 # Parts of packages by how their paths and their ranges begin.
 PARTS = (
     ("torch/nn/", "torch.nn modules"), ("nn.Module: ", "torch.nn modules"), ("torch/optim/", "torch.optim"),
-    ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"),
+    ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor_str", PRINTS),
     ("torch/utils/data/", LOADER), ("torch/_dynamo/", COMPILED),
     ("torch/_inductor/", COMPILED), ("torch/_functorch/", COMPILED), ("Torch-Compiled Region", COMPILED),
     ("CompiledF", COMPILED), ("## Call CompiledFxGraph", COMPILED), ("TorchDynamo Cache Lookup", COMPILED),
     ("enumerate(DataLoader)#_Multi", AWAITS), ("enumerate(DataLoader)", LOADER), (MAIN_AT, ELSEWHERE),
     (BACKWARD_OF, BACKWARD),
 )  # fmt: skip
+
+
+PRINTING = (PRINTS, OPERATORS, "torch", "torch.autograd")  # what belongs to a print within it
 
 
 # Functions in which a library compiles or tries kernels, whatever these call, and what helps where that is in each
@@ -95,7 +98,7 @@ HELPS = {
     **dict.fromkeys(SUBMITTERS, "a graph or torch.compile saves it"),
     "torch.optim": "a graph of the whole step",
     COMPILED: "mode='reduce-overhead' replays graphs",
-    PRINTS: "print less often: each print copies from the GPU and formats every value by itself",
+    PRINTS: "print less often: a print launches kernels, waits for the GPU, and formats values one by one",
     LOADER: "workers (num_workers=), so that other processes do it ahead",
     REQUESTS: "more requests at once; nothing here is slow",
     AWAITS: "more workers (num_workers=) that stay (persistent_workers=True), or less work for each item",
@@ -213,8 +216,6 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     works = not names or not _waits(names[-1]) or any(PROCESSES_OF.search(name) for name in names)
     if works and (compiler := next(filter(None, map(compiler_of, names)), "")):
         return compiler, next(name for name in names if compiler_of(name))
-    if printing := next((name for name in names if "torch/_tensor_str.py" in name), ""):
-        return PRINTS, printing
     found: tuple[str, str] | None = None
     for place, name in reversed(list(enumerate(names))):
         if found is None and (waits := _waits(name)):
@@ -238,13 +239,15 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
         return LOADER, found[1]
     if found is not None and found[0] == OPERATORS:  # by the operator that the program calls
         return OPERATORS, next((name for name in names if name.startswith("aten::")), found[1])
+    if found is not None and found[0] in PRINTING and any(_of_name(name) == PRINTS for name in names):
+        return PRINTS, next(name for name in names if _of_name(name) == PRINTS)
     made = any(map(MADE.match, names))  # by itself that of `python -c`
     return found or ((OWN if made else BUILT_IN, names[-1]) if names else (NAMELESS, ""))
 
 
 def own_line(owner: str, names: Sequence[str]) -> str:
-    """The line of the user's program that calls this owner. "" if there is none, where a wait names it, and for
-    frameworks other than JAX and CuPy."""
+    """The line of the user's program that calls this owner. "" if there is none, if the name of a wait has it already,
+    and for frameworks other than JAX and CuPy."""
     known = owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in "))
     unplaced = awaits(owner) and " at " not in names[-1]
     if known and not unplaced and owner not in COMPILES | {PRINTS, "cupy", *JAX}:

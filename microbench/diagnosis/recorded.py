@@ -28,7 +28,7 @@ from microbench.diagnosis.host_time import (
 from microbench.diagnosis.idle import LONGEST_WAY_NS
 from microbench.diagnosis.kernel_names import family
 from microbench.diagnosis.owners import NAMELESS, awaits, handed_on, owner_of
-from microbench.diagnosis.steps import PAUSE_S, SHORT_PAUSE_S, Steps, Tokens, pause_time
+from microbench.diagnosis.steps import PAUSE_S, SHORT_PAUSE_S, Steps, Tokens, pause_time, to_host
 from microbench.diagnosis.turns import loops_of
 from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Table, Trace, name_of
@@ -62,6 +62,8 @@ CUPY_REFUSES = "CuPy refuses cuBLAS (products, dot) while a stream captures"
 COPY_IN = "waits for a copy to the GPU"
 Where = Literal["within", "behind", "ahead"]
 WHERES: tuple[Where, ...] = get_args(Where)
+Brings = Literal["", "data to the GPU", "a value to the host"]
+VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
 
 # Remedies that change parts of the step and submit it as before.
 Change = Literal["waits", "pinned", "pauses", "allocation"]
@@ -70,7 +72,7 @@ Change = Literal["waits", "pinned", "pauses", "allocation"]
 class Blocker(msgspec.Struct, frozen=True):
     """A call inside the step that no graph can hold: why, its name, the host code around it, how often a step, and
     where: ahead of the step's kernels, behind them, or within. Then the line of a package that makes most such calls
-    there, or ""."""
+    there, or "", and what most of its copies bring."""
 
     why: str
     call: str
@@ -78,6 +80,7 @@ class Blocker(msgspec.Struct, frozen=True):
     count: float
     where: Where = "within"
     package: str = ""
+    brings: Brings = ""
 
 
 class SmallCopies(NamedTuple):
@@ -645,9 +648,11 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     staged = set(work["call"][is_pageable(work)].tolist())
     to_gpu = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == MEMORIES.index("device"))
     copies_in = set(work["call"][to_gpu & (work["source"] != MEMORIES.index("device"))].tolist())
+    values = set(work["call"][values_read(work)].tolist())
     launches = np.unique(work["call"][work["kind"] == WORK_KINDS.index("kernel")])
     kinds, last = by_name(trace, doing), dict[int, int]()
     found: dict[tuple[tuple[int, ...], str, str], Counter[tuple[bool, str, Where]]] = {}
+    brought: dict[tuple[tuple[int, ...], str, str], Counter[Brings]] = {}
     asked, alike = called_from(trace), steps.likeness >= ALIKE
     packages, lines_of = called_from(trace, "package"), dict[tuple[str, str, str], Counter[str]]()
     beside = [] if alike else Tokens(trace).beside(np.arange(begin, end)).tolist()
@@ -675,19 +680,29 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
         places[call in asked, (place := without_number(name_of(trace, name))), where] += 1
+        brings: Brings = "data to the GPU" if call in copies_in else "a value to the host" if call in values else ""
+        brought.setdefault((same, why, name_of(trace, row["name"])), Counter())[brings] += 1
         if call in packages:
             by = name_of(trace, packages[call])
             lines_of.setdefault((why, name_of(trace, row["name"]), place), Counter())[by] += 1
     whole, lies = Counter[tuple[str, str, str]](), dict[tuple[str, str, str], set[Where]]()
-    for (_, why, call_name), places in found.items():
+    bring: dict[tuple[str, str, str], Counter[Brings]] = {}
+    for (same, why, call_name), places in found.items():
         _, place, where = max(places, key=lambda one: (one[0], one[1] != "", places[one]))
         whole[why, call_name, place] += places.total()
+        bring.setdefault((why, call_name, place), Counter()).update(brought[same, why, call_name])
         lies.setdefault((why, call_name, place), set()).add(where)
     for one, count in whole.most_common():
         if count > 1 or steps.count == 1:  # a single call, like the wait at the end, is not part of a step
             where = next(where for where in WHERES if where in lies[one])
             line = next((name for name, _ in lines_of.get(one, Counter()).most_common(1)), "")
-            yield Blocker(*one, count / steps.count, where, line)
+            yield Blocker(*one, count / steps.count, where, line, bring[one].most_common(1)[0][0])
+
+
+def values_read(work: Table) -> npt.NDArray[np.bool_]:
+    """Which pieces of work are copies of a value that the host looks at."""
+    found: npt.NDArray[np.bool_] = to_host(work) & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
+    return found
 
 
 def layer_of(trace: Trace) -> str:

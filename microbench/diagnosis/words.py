@@ -52,7 +52,7 @@ from microbench.diagnosis.owners import (
     WAITING,
     Owner,
 )
-from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded, computes
+from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded, computes, values_read
 from microbench.diagnosis.steps import PAUSE_S, pause_time, to_host, unnumbered
 from microbench.diagnosis.window import OTHERS
 from microbench.model.constants import BATCHED, Constant
@@ -1340,7 +1340,7 @@ def _most_copied(trace: Trace) -> tuple[str, str]:
 def _copying(trace: Trace) -> str:
     """What to do about copies that the GPU waits for."""
     copies = trace.work[trace.work["kind"] == WORK_KINDS.index("copy")]
-    if 2 * np.count_nonzero(advice.values_read(trace)) > len(copies):
+    if 2 * np.count_nonzero(values_read(trace.work)) > len(copies):
         return "Read values back less often, once in several steps, or decide on the GPU: the host waits for each"
     if any("prefetched" in name_of(trace, name) for name in np.unique(copies["name"]).tolist()):
         return "Prefetch only what is read next, ahead of it, in another stream"

@@ -553,7 +553,7 @@ static struct {
 } calling[MOST_CALLING];
 static int calling_count;
 static atomic_bool watches_threads;
-static pthread_mutex_t calling_mutex = PTHREAD_MUTEX_INITIALIZER; /* of the first two */
+static pthread_mutex_t calling_mutex = PTHREAD_MUTEX_INITIALIZER; /* of the first two, and main_waits */
 
 static void forget_thread(int place) {
     struct stat found;
@@ -713,7 +713,7 @@ enum { LEFT_NS = 500000, FIRST_AGAIN_NS = 100000000, SHORT_US = 47, LONG_NS = 20
 static _Atomic unsigned long *interval_us, usual_us; /* where Python has the interval: found once, NULL if it need not be */
 static uint64_t shortened_ns;                /* 0 where it is not */
 static uint32_t left_out, more_left_out = 1; /* samples for which it stays long, and after the next long wait */
-static int main_call = -1; /* the kernel's file that says in which of its calls the main thread is */
+static atomic_int main_call = -1; /* the kernel's file that says in which of its calls the main thread is */
 static _Atomic uint32_t lock_wanted, lock_left_ns, lock_given; /* for how long it was left last, and that it is left */
 static _Atomic uint64_t lock_again_ns;             /* when Python is asked again although it has not answered */
 static uint64_t lock_apart_ns = FIRST_AGAIN_NS;
@@ -816,23 +816,31 @@ EXPORTED void microbench_samples(int begin, int call_file) {
 }
 
 /* Look whether the main thread and those that call CUDA wait for Python's lock: for a word within Python's own memory. */
-static int main_waits; /* -1 where the kernel does not tell */
+static int main_waits = -1; /* -1 where the kernel does not tell */
+static char main_said[64];  /* what it told */
 
 static void look_at_threads(void) {
     static uintptr_t from, until;
+    static bool searched;
     const ElfW(Sym) *symbol = NULL;
     Dl_info about;
-    void *runtime = until ? NULL : dlsym(RTLD_DEFAULT, "_PyRuntime");
+    void *runtime = searched ? NULL : dlsym(RTLD_DEFAULT, "_PyRuntime");
+    searched = true;
     if (runtime && dladdr1(runtime, &about, (void **)&symbol, RTLD_DL_SYMENT) && symbol)
         from = (uintptr_t)runtime, until = from + symbol->st_size;
     pthread_mutex_lock(&calling_mutex);
     for (int place = -1; place < calling_count; place++) {
-        char says[64] = "", *end;
-        ssize_t length = pread(place < 0 ? main_call : calling[place].file, says, sizeof says - 1, 0);
-        uintptr_t word = strtol(says, &end, 10) == SYS_futex ? (uintptr_t)strtoull(end, NULL, 16) : 0;
+        char says[sizeof main_said] = "", *end;
+        bool known = pread(place < 0 ? main_call : calling[place].file, says, sizeof says - 1, 0) > 0;
+        bool futex = strtol(says, &end, 10) == SYS_futex;
+        uintptr_t word = futex ? (uintptr_t)strtoull(end, NULL, 16) : 0;
         bool waits = from <= word && word < until;
-        if (place < 0) main_waits = length > 0 && until ? waits : -1;
-        else calling[place].waits = waits;
+        if (place >= 0) {
+            calling[place].waits = waits;
+            continue;
+        }
+        memcpy(main_said, says, sizeof says);
+        main_waits = !known || (futex && !until) ? -1 : waits;
     }
     pthread_mutex_unlock(&calling_mutex);
 }
@@ -840,12 +848,19 @@ static void look_at_threads(void) {
 /* Whether a thread that calls CUDA, or the main one (0), waited for Python's lock when this sample was due; -1 if that is
  * not known. */
 EXPORTED int microbench_waits_for_lock(uint32_t thread) {
-    int waits = thread ? 0 : main_waits;
+    int waits = 0;
     pthread_mutex_lock(&calling_mutex);
+    if (!thread) waits = main_waits;
     for (int place = 0; place < calling_count; place++)
         if (calling[place].thread == thread) waits = calling[place].waits;
     pthread_mutex_unlock(&calling_mutex);
     return waits;
+}
+
+/* Whether the main thread has left the call of the kernel in which it was when this sample was due. */
+EXPORTED int microbench_has_moved(void) {
+    char says[sizeof main_said] = "";
+    return pread(main_call, says, sizeof says - 1, 0) > 0 && (*says == 'r' || memcmp(says, main_said, sizeof says));
 }
 
 /* The thread of samples has Python's lock. Returns for how long the main thread was without it for the last sample. */

@@ -2,14 +2,12 @@
 
 It needs Python's lock (GIL) for a sample. The main thread is asked for it between two of its instructions. Another one
 that computes in Python gives it up after 5 ms, at once before Python 3.13 if the main thread runs, or never if it gives
-it up often for moments; such samples are late. A
-thread that has given the lock up waits for the sample (about 30 us). In a test, a program that gives the lock up every
-4 us took 8 % longer with a sample each millisecond, so there is one each 2 ms at most, at random times, so that it
-does not beat with the program's step.
+it up often for moments; such samples are late. A thread that has given the lock up waits for the sample (about 30 us).
+A program that gave it up every 4 us took 8 % longer with a sample each millisecond, so there is one each 2 ms at most,
+at random times, so that it does not beat with the program's step. Samples pause for at least LEAST_PAUSE times as long
+as they take in the mean, so that many threads or deep stacks do not slow the program down.
 It also notes when Python collects garbage, and how long the main thread waits for a processor, or for Python's lock:
-while this thread waits for that lock somebody has it, and a main thread that sleeps meanwhile has not.
-Between samples the sampler pauses for at least LEAST_PAUSE times as long as they take in the mean, so that many threads
-or deep stacks do not slow the program down. In the mean, because only the first sample of new code takes long.
+the kernel tells for which word a thread waits.
 A file that is opened has for a moment the lowest free number, which another thread sees or expects for its own. So this
 thread opens its files while the program waits for it, moves them to high numbers, and opens none afterwards. The
 exception is one file for each thread but the main one that calls CUDA (recorder.c), at its first call.
@@ -247,6 +245,7 @@ class Sampler:
         self._asked, self._write = library.microbench_asked, library.microbench_give_samples
         self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
         self._lock_given, self._waits_for_lock = keeping.microbench_lock_given, keeping.microbench_waits_for_lock
+        self._has_moved = keeping.microbench_has_moved
         self._begins, self._ends = keeping.microbench_samples, library.microbench_samples
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible: tuple[str, str] | None = None  # why samples are missing, and what to do
@@ -302,9 +301,9 @@ class Sampler:
                     self.impossible = forbidden or self.impossible
                     wanted = not forbidden and bool(self._shared.window_open)
                     self._shared.answers = wanted
-                    holder = self._sample(began_ns - due_ns) if wanted else 0
+                    held = self._sample(began_ns - due_ns) if wanted else (0, 0)
                     if wanted or self._since is not None:
-                        self._account(wanted, holder)
+                        self._account(wanted, *held)
                     own_ns = time.thread_time_ns() - before_ns - self._collected_ns
                     takes_ns += (max(own_ns, min(lost_ns, MOST_LOST_NS)) - takes_ns) / NEWEST
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
@@ -333,10 +332,11 @@ class Sampler:
             for kept in self._kept:
                 kept.close()
 
-    def _sample(self, waited_ns: int) -> int:
+    def _sample(self, waited_ns: int) -> tuple[int, int]:
         """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
         The main thread works where it left the lock for this, or is in no call of the kernel.
-        Returns the frame of another thread than the main one that may have held it until now, 0 without one.
+        Returns the frame of another thread for whose lock the main one waited, or 0, and for how many ns at most: where
+        the kernel said so when the sample was due, or where it has left another call since then.
 
         Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
         function that made it wait. What that function waits in by then came later. Nothing before gives the lock up.
@@ -346,12 +346,12 @@ class Sampler:
         late, (_, lacked_ns) = waited_ns > cells.SAMPLE_NS, self._kept[1].lacked()
         kept, self._lacked_ns = late and waited_ns > 2 * (lacked_ns - self._lacked_ns), lacked_ns
         since_ns = now_ns - waited_ns if late else now_ns
-        elsewhere = (runs for thread, runs, waits in stacks if thread & THREAD != self._main_thread and runs == waits)
-        lacks = self._waits_for_lock(0)
-        holder = next(filter(None, elsewhere), 0) if (kept if lacks < 0 else lacks) else 0
-        computes = not self._in_kernel()
-        works = bool(self._lock_given()) or computes
-        self._without_lock(stacks, works, now_ns)
+        given, computes, lacks = bool(self._lock_given()), not self._in_kernel(), self._waits_for_lock(0)
+        works = given or computes
+        holder = self._without_lock(stacks, works, now_ns)
+        back = kept and (given or self._has_moved()) and (self._main_thread, True) in (
+            (thread & THREAD, runs == waits) for thread, runs, waits in stacks
+        )  # fmt: skip
         for thread, runs, waits in stacks:
             number = thread & THREAD
             mains = works and number == self._main_thread
@@ -368,26 +368,28 @@ class Sampler:
         running = {thread & THREAD for thread, *_ in stacks}
         for number in self._open.keys() - running:  # another thread may get the number of one that has ended
             self._close(number, self._open.pop(number))
-        return holder
+        if lacks > 0 or (lacks < 0 and kept):
+            return holder, sys.maxsize
+        return holder * back, waited_ns
 
-    def _without_lock(self, stacks: list[tuple[int, int, int]], main_works: bool, now_ns: int) -> None:
+    def _without_lock(self, stacks: list[tuple[int, int, int]], main_works: bool, now_ns: int) -> int:
         """Note which threads that call CUDA, without the main one, have waited for Python's lock since the last sample.
 
         If the main thread works, it had the lock. Else another thread that runs Python had it. Of several it is one
-        whose place has changed since the last sample, because idle ones stay.
+        whose place has changed since the last sample, because idle ones stay. Returns the frame of that one, or 0.
         """
         run = {thread & THREAD: runs for thread, runs, waits in stacks if runs and runs == waits}
         waiting = {number for number in run if number != self._main_thread and self._waits_for_lock(number)}
         others = {number: runs for number, runs in run.items() if number not in waiting and number != self._main_thread}
-        if waiting and len(others) > 1:
+        if len(others) > 1:
             others = {one: runs for one, runs in others.items() if self._open.get(one, (0,))[0] != runs} or others
-        holder = run.get(self._main_thread, 0) if main_works else 0
-        if waiting and not holder and others:
-            holder = next(iter(others.values()))
+        other = next(iter(others.values()), 0)
+        holder = (run.get(self._main_thread, 0) if main_works else 0) or other
         begin_ns = max(self._sampled_ns, now_ns - cells.FOLLOWING_NS)
         if holder and begin_ns < now_ns and len(self._cells) < MOST_WAITING:
             self._cells += [cells.locked(holder, begin_ns, now_ns, number) for number in waiting]
         self._sampled_ns = now_ns
+        return other
 
     def _in_kernel(self) -> bool:
         """Whether the main thread is in a call of the kernel. True where the kernel does not tell."""
@@ -418,11 +420,11 @@ class Sampler:
             thread = (self._main_thread if own else _thread.get_ident()) & THREAD  # which waits for this one's lock
             self._cells.append(cells.collected(thread, begin_ns, end_ns, about.get("generation", 0)))
 
-    def _account(self, goes_on: bool, holder: int = 0) -> None:
+    def _account(self, goes_on: bool, holder: int = 0, most_ns: int = 0) -> None:
         """Count what the main thread had of the processors since the last time, and note when it had none.
 
-        It had one until this thread got Python's lock from it, so what it ran is taken to lie around the wait. If
-        another thread held that lock in the frame ``holder``, and others ran, a main thread that slept waits for it.
+        It had one until this thread got Python's lock from it, so what it ran is taken to lie around the wait. If it
+        waited for that lock, which ``holder`` held, and others ran, its sleep is that wait, of ``most_ns`` at most.
         """
         now = time.monotonic_ns(), *self._kept[0].lacked(), time.process_time_ns() - time.thread_time_ns()
         if self._since is not None:
@@ -430,7 +432,7 @@ class Sampler:
             had_ns = self._processor
             self._processor = [had_ns[0] + passed_ns, had_ns[1] + ran_ns, had_ns[2] + ready_ns]
             until_ns = time.time_ns() + self._ahead_ns
-            slept_ns = max(passed_ns - ran_ns - ready_ns, 0)
+            slept_ns = min(max(passed_ns - ran_ns - ready_ns, 0), most_ns)
             slept_ns *= holder != 0 and 2 * (all_ns - ran_ns) > slept_ns
             for lacked_ns, end_ns, locked in (
                 (ready_ns, until_ns - slept_ns - min(ran_ns, passed_ns) // 2, False), (slept_ns, until_ns, True),
