@@ -494,10 +494,10 @@ def main(out: str = "", *names: str) -> None:
                 found, at, clock = run(place, own, CULPRITS[name]), "", "the program's own clock"
                 injected_s, seconds, wanted = found.injected_s, found.of(CULPRITS[name]), (CULPRITS[name].owner,)
                 first, most = found.owners[0].name, found.owners[0].most
-                if seconds < 0.9 * injected_s or first not in wanted:
+                if not 0.9 <= seconds / injected_s <= 1.25 or first not in wanted:
                     print("  ", *(f"{one.name} {one.seconds * 1e3:.1f} ms," for one in found.owners[:5]))
             share = seconds / injected_s
-            right += share >= 0.9 and first in wanted and at in most
+            right += 0.9 <= share <= 1.25 and first in wanted and at in most
             told = f"{seconds * 1e3:.1f}", f"{injected_s * 1e3:.1f}"
             print(f"{name:30} {told[1]:>8} ms {told[0]:>8} ms {share:6.1%}  {first}: {most}", flush=True)
             first_words = "first owner" if first in wanted else f"first owner: {first}"

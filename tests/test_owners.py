@@ -150,6 +150,8 @@ def test_a_long_name_takes_no_longer_than_its_length(name: str) -> None:
          "transformers/models/x.py(88): forward"),
         (["train.py:8 main", "torch/fx/graph_module.py call", "<eval_with_key>.7 forward", "<built-in function mul>"],
          "torch", "torch/fx/graph_module.py call"),
+        (["torch/fx/graph_module.py(9): call", "<eval_with_key>.3 from /tmp/a.py:3 in forward(88): forward"],
+         "torch", "torch/fx/graph_module.py(9): call"),
         (["<string>(1): <module>", "<string>(4): step"], OWN, "<string>(4): step"),
         (["<stdin>(4): step"], OWN, "<stdin>(4): step"),
         ([], NAMELESS, ""),

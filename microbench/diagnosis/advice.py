@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from microbench.core.units import as_time, plain, times
 from microbench.diagnosis.diagnosis import Bound, Diagnosis
-from microbench.diagnosis.recorded import COPY_IN, VALUE_BYTES, Blocker, layer_of, values_read
+from microbench.diagnosis.recorded import COPY_IN, Blocker, layer_of, values_read
 from microbench.diagnosis.steps import runs_python, to_host
 from microbench.diagnosis.turns import function_of, parts_of
-from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Trace
+from microbench.traces.trace import NONE, Trace
 
 Program = Literal["generate", "graphs", "training", "torch", "jax", "numba", "cupy", "other"]
 
@@ -98,11 +98,10 @@ def program_of(trace: Trace) -> Program:
     return next((program for package, program in PACKAGES if package in packages), "torch" if is_torch else "other")
 
 
-def allocating(trace: Trace, calls: Iterable[str]) -> str:
-    """How a program of this library makes fewer of these calls, which allocate memory and give it back."""
-    names = [call.partition(" in ")[0] for call in calls]
-    program, frees = program_of(trace), not FREES.isdisjoint(names)
-    if names and "Host" in names[0]:
+def allocating(trace: Trace, calls: Sequence[str]) -> str:
+    """How a program of this library makes fewer calls like the first of these, which allocate memory or free it."""
+    program, frees = program_of(trace), any(call.partition(" in ")[0] in FREES for call in calls)
+    if calls and "Host" in calls[0].partition(" in ")[0]:
         return PINS + (": torch.empty(size, pin_memory=True)" if program in OF_TORCH else "")
     if program in OF_TORCH:
         return ALLOCATING[frees]
@@ -162,16 +161,20 @@ def of_target(diagnosis: Diagnosis, place: str) -> bool:
 def first(diagnosis: Diagnosis, blockers: tuple[Blocker, ...]) -> str:
     """What to do about the most frequent of the calls that a graph cannot hold, those that are named."""
     trace, recorded = diagnosis.trace, diagnosis.recorded
-    memory = allocating(trace, (one.call for one in recorded.blockers) if recorded is not None else ())
-    named = blockers[:MOST_NAMED]
-    return ". ".join(dict.fromkeys(memory if one.why == "allocates" else _remedy(trace, one) for one in named))
+    calls = [one.call for one in recorded.blockers if one.why == "allocates"] if recorded is not None else []
+    return ". ".join(
+        dict.fromkeys(
+            allocating(trace, [one.call, *calls]) if one.why == "allocates" else _remedy(trace, one)
+            for one in blockers[:MOST_NAMED]
+        )
+    )
 
 
 def _remedy(trace: Trace, blocker: Blocker) -> str:
     if blocker.why in (COPY_IN, "copies pageable memory") and program_of(trace) == "numba":
         return OF_NUMBA
     brings = blocker.brings if blocker.why == "copies pageable memory" and blocker.count >= SEVERAL else ""
-    if brings == "data to the GPU" and _uploads_little(trace):
+    if brings == "a value to the GPU" and program_of(trace) in OF_TORCH:
         return UPLOADS
     waits = blocker.why == "waits for the GPU" and _reads_values(trace)
     if not waits and brings != "a value to the host":
@@ -181,14 +184,6 @@ def _remedy(trace: Trace, blocker: Blocker) -> str:
     named = "" if blocker.place else f". {names[0].upper()}{names[1:]} names the lines"
     checks = f". {CHECKS}" if any(CHECKED in name for name in trace.names) else ""
     return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named + checks
-
-
-def _uploads_little(trace: Trace) -> bool:
-    """Whether a program of PyTorch mostly makes small copies to the GPU, such as torch.tensor() of a list."""
-    work, device = trace.work, MEMORIES.index("device")
-    copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == device) & (work["source"] != device)
-    small = copies & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
-    return program_of(trace) in OF_TORCH and bool(2 * np.count_nonzero(small) >= np.count_nonzero(copies) > 0)
 
 
 def _reads_values(trace: Trace) -> bool:

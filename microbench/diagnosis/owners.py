@@ -27,7 +27,7 @@ PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
 FROZEN = re.compile(r"<frozen (\w+)")
 INPUT = ("<stdin>", "<ipython-input")  # what a person types
 # Functions that are made at run time, as that of a dataclass.
-MADE = re.compile(r"<(?!frozen |stdin>|ipython|built-in )[^<>]+>[.\w]*(\(\d+\):)? \S+$")
+MADE = re.compile(r"<(?!frozen |stdin>|ipython|built-in )[^<>]+>[.\w]*(?: from .+? in \w+)?(?:\(\d+\):)? \S+$")
 OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
 NUMBERS = re.compile(r"(?<![^\W_])\d+(?![^\W_])")  # "ensure_layer_3_weights", but not "conv2d"
 # Parts of packages by how their paths and their ranges begin.

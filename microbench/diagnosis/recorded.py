@@ -62,7 +62,7 @@ CUPY_REFUSES = "CuPy refuses cuBLAS (products, dot) while a stream captures"
 COPY_IN = "waits for a copy to the GPU"
 Where = Literal["within", "behind", "ahead"]
 WHERES: tuple[Where, ...] = get_args(Where)
-Brings = Literal["", "data to the GPU", "a value to the host"]
+Brings = Literal["", "a value to the GPU", "a value to the host"]
 VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
 
 # Remedies that change parts of the step and submit it as before.
@@ -648,7 +648,9 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     staged = set(work["call"][is_pageable(work)].tolist())
     to_gpu = (work["kind"] == WORK_KINDS.index("copy")) & (work["target"] == MEMORIES.index("device"))
     copies_in = set(work["call"][to_gpu & (work["source"] != MEMORIES.index("device"))].tolist())
-    values = set(work["call"][values_read(work)].tolist())
+    values: dict[int, Brings] = dict.fromkeys(work["call"][values_read(work)].tolist(), "a value to the host")
+    little = set(work["call"][(work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)].tolist())
+    values |= dict.fromkeys(copies_in & little, "a value to the GPU")
     launches = np.unique(work["call"][work["kind"] == WORK_KINDS.index("kernel")])
     kinds, last = by_name(trace, doing), dict[int, int]()
     found: dict[tuple[tuple[int, ...], str, str], Counter[tuple[bool, str, Where]]] = {}
@@ -680,8 +682,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         where: Where = "ahead" if ahead == at else "behind" if at == behind else "within"
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
         places[call in asked, (place := without_number(name_of(trace, name))), where] += 1
-        brings: Brings = "data to the GPU" if call in copies_in else "a value to the host" if call in values else ""
-        brought.setdefault((same, why, name_of(trace, row["name"])), Counter())[brings] += 1
+        brought.setdefault((same, why, name_of(trace, row["name"])), Counter())[values.get(call, "")] += 1
         if call in packages:
             by = name_of(trace, packages[call])
             lines_of.setdefault((why, name_of(trace, row["name"]), place), Counter())[by] += 1

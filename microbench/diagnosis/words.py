@@ -1162,7 +1162,10 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     without = diagnosis.without.get(most.name) if most is not None else None
     if without is not None or (most is not None and most.name.startswith(WAITING)):  # as the line of owners has it
         speedup = without.speedup if without is not None else 1.0
-    gain = f"; without {'them' if submits else 'it'} a step is {times(speedup)} as fast" if speedup >= 1 + WORTH else ""
+    awaited = most is not None and most.name.startswith(WAITING)
+    whose = "it" if most is None or without is None or awaited else plain(most.name)
+    gain = f"; without {'them' if submits and whose == 'it' else whose} a step is {times(speedup)} as fast"
+    gain *= speedup >= 1 + WORTH
     what = "Pauses between launches take" if submits else f"{OWN_WORK[0].upper()}{OWN_WORK[1:]} between launches takes"
     title = f"{what} {as_time(pauses_s)} of each step"
     change = "Do it once, less often, or ahead of the step in another process; if one does it, make that one faster"

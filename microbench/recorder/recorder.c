@@ -553,7 +553,7 @@ static struct {
 } calling[MOST_CALLING];
 static int calling_count;
 static atomic_bool watches_threads;
-static pthread_mutex_t calling_mutex = PTHREAD_MUTEX_INITIALIZER; /* of the first two, and main_waits */
+static pthread_mutex_t calling_mutex = PTHREAD_MUTEX_INITIALIZER; /* of the first two */
 
 static void forget_thread(int place) {
     struct stat found;
@@ -815,33 +815,31 @@ EXPORTED void microbench_samples(int begin, int call_file) {
     pthread_mutex_unlock(&calling_mutex);
 }
 
-/* Look whether the main thread and those that call CUDA wait for Python's lock: for a word within Python's own memory. */
 static int main_waits = -1; /* -1 where the kernel does not tell */
-static char main_said[64];  /* what it told */
 
-static void look_at_threads(void) {
+/* Whether the thread of which a file of the kernel's tells waits for Python's lock: for a word within Python's own memory.
+ * -1 if that is not known. */
+static int waits_for_lock(int call_file) {
     static uintptr_t from, until;
-    static bool searched;
+    static atomic_bool searched;
     const ElfW(Sym) *symbol = NULL;
+    char says[64] = "", *end;
     Dl_info about;
     void *runtime = searched ? NULL : dlsym(RTLD_DEFAULT, "_PyRuntime");
     searched = true;
     if (runtime && dladdr1(runtime, &about, (void **)&symbol, RTLD_DL_SYMENT) && symbol)
         from = (uintptr_t)runtime, until = from + symbol->st_size;
+    if (pread(call_file, says, sizeof says - 1, 0) <= 0) return -1;
+    if (strtol(says, &end, 10) != SYS_futex) return 0;
+    uintptr_t word = (uintptr_t)strtoull(end, NULL, 16);
+    return until ? from <= word && word < until : -1;
+}
+
+/* Look whether the main thread and those that call CUDA wait for Python's lock. */
+static void look_at_threads(void) {
+    main_waits = waits_for_lock(main_call);
     pthread_mutex_lock(&calling_mutex);
-    for (int place = -1; place < calling_count; place++) {
-        char says[sizeof main_said] = "", *end;
-        bool known = pread(place < 0 ? main_call : calling[place].file, says, sizeof says - 1, 0) > 0;
-        bool futex = strtol(says, &end, 10) == SYS_futex;
-        uintptr_t word = futex ? (uintptr_t)strtoull(end, NULL, 16) : 0;
-        bool waits = from <= word && word < until;
-        if (place >= 0) {
-            calling[place].waits = waits;
-            continue;
-        }
-        memcpy(main_said, says, sizeof says);
-        main_waits = !known || (futex && !until) ? -1 : waits;
-    }
+    for (int place = 0; place < calling_count; place++) calling[place].waits = waits_for_lock(calling[place].file) > 0;
     pthread_mutex_unlock(&calling_mutex);
 }
 
@@ -857,10 +855,9 @@ EXPORTED int microbench_waits_for_lock(uint32_t thread) {
     return waits;
 }
 
-/* Whether the main thread has left the call of the kernel in which it was when this sample was due. */
-EXPORTED int microbench_has_moved(void) {
-    char says[sizeof main_said] = "";
-    return pread(main_call, says, sizeof says - 1, 0) > 0 && (*says == 'r' || memcmp(says, main_said, sizeof says));
+/* Whether the main thread waits for Python's lock now, which this thread has. */
+EXPORTED int microbench_main_waits(void) {
+    return waits_for_lock(main_call) > 0;
 }
 
 /* The thread of samples has Python's lock. Returns for how long the main thread was without it for the last sample. */

@@ -245,7 +245,7 @@ class Sampler:
         self._asked, self._write = library.microbench_asked, library.microbench_give_samples
         self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
         self._lock_given, self._waits_for_lock = keeping.microbench_lock_given, keeping.microbench_waits_for_lock
-        self._has_moved = keeping.microbench_has_moved
+        self._main_waits = keeping.microbench_main_waits
         self._begins, self._ends = keeping.microbench_samples, library.microbench_samples
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible: tuple[str, str] | None = None  # why samples are missing, and what to do
@@ -336,7 +336,7 @@ class Sampler:
         """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
         The main thread works where it left the lock for this, or is in no call of the kernel.
         Returns the frame of another thread for whose lock the main one waited, or 0, and for how many ns at most: where
-        the kernel said so when the sample was due, or where it has left another call since then.
+        the kernel said so when the sample was due, or where it has come to want the lock since then.
 
         Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
         function that made it wait. What that function waits in by then came later. Nothing before gives the lock up.
@@ -349,7 +349,7 @@ class Sampler:
         given, computes, lacks = bool(self._lock_given()), not self._in_kernel(), self._waits_for_lock(0)
         works = given or computes
         holder = self._without_lock(stacks, works, now_ns)
-        back = kept and (given or self._has_moved()) and (self._main_thread, True) in (
+        back = kept and (given or self._main_waits()) and (self._main_thread, True) in (
             (thread & THREAD, runs == waits) for thread, runs, waits in stacks
         )  # fmt: skip
         for thread, runs, waits in stacks:
