@@ -24,7 +24,7 @@ class Functions:
         self.sounds: dict[str, Callable[[], Any]] = {}
 
     def trap(self, says: str) -> Callable[[Any], Any]:
-        """The graph of this one is wrong, and the report must say so."""
+        """For a function whose graph gives wrong results. The report must say so."""
 
         def added(maker: Any) -> Any:
             self.traps[maker.__name__] = maker, says

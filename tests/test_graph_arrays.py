@@ -378,7 +378,7 @@ def batch(one: Any, scale: float) -> Batch:
 
 
 class State:
-    """What the cases below read and write."""
+    """Holds the arrays and attributes that the cases below read and write."""
 
     def __init__(self, cupy: Any) -> None:
         self.u, self.last, self.inner = cupy.asarray([1.0, 2.0, 3.0, 4.0]), 0.0, None
@@ -445,7 +445,7 @@ def read_elsewhere_at_the_capture(cupy: Any, s: State, number: int) -> Any:
      a_number_with_a_unit, a_list_with_a_setting, elements_of_a_set],
 )  # fmt: skip
 def test_a_graph_does_in_twelve_calls_what_the_function_does(case: Any, cupy: Any) -> None:
-    """Found by somebody who looked for calls that are replayed with what was."""
+    """Cases in which a replay once used values of an earlier call."""
     plain, graphed = State(cupy), State(cupy)
     graph: Any = None
     for number in range(12):

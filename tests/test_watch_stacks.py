@@ -195,7 +195,7 @@ def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_
 def test_code_made_by_a_package_is_not_the_programs(
     monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], own: bool
 ) -> None:
-    """That of a dataclass has the same name as a program that is typed behind -c."""
+    """Python names its file <string>, as it does with a program behind `python -c`."""
     monkeypatch.setattr(sys, "argv", [*options, "train.py"])
     assert Places().is_own("<string>") == own
     assert Places().is_own("<stdin>")

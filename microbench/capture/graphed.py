@@ -664,8 +664,8 @@ def _plans(cupy: Any) -> list[Any]:
 
 
 def _in_turn(cupy: Any, stream: Any) -> Callable[[], Any]:
-    """A context in which ``stream`` is CuPy's current stream: its work starts after the caller's, and ends before what
-    the caller submits next."""
+    """Makes ``stream`` CuPy's current stream. Its work starts after the caller's, and ends before what the caller
+    submits next."""
     begun, ended = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
 
     @contextlib.contextmanager
@@ -926,7 +926,7 @@ class Reads:
         return [(holder, key, now(holder, key), name) for name, holder, key in self.maybe.values()]
 
     def _packages(self) -> set[str]:
-        """The packages of all that it reaches."""
+        """The names of the packages whose objects the function reaches."""
         reached = *self.reached(), *(one for _, one in self.tensors.values())
         of = (one.__name__ if isinstance(one, types.ModuleType) else type(one).__module__ for one in reached)
         return {str(name).partition(".")[0] for name in of}
@@ -940,8 +940,8 @@ class Reads:
         return not {"cupy", "cupyx"}.isdisjoint(self._packages())
 
     def streams_forbid(self, default: bool = True) -> str:
-        """Why no capture sees all that it does, by the streams that it reaches; "" if they allow one. ``default`` says
-        whether a default one forbids it, which a function may only wait for."""
+        """Why these streams forbid a capture, "" if they allow it. ``default`` says whether a default stream forbids it
+        too: a function may wait for one, but a capture does not see its work."""
         own = [handle for handle in self.streams if handle > PER_THREAD]
         if self.streams and uses_torch():
             return "it uses a stream of another library beside PyTorch's, and a capture sees one"
@@ -1848,7 +1848,7 @@ def _marks(value: Any) -> Any:
 
 
 def _twins(tensors: list[Any]) -> tuple[int, ...]:
-    """For each input the first place at which the same tensor was passed."""
+    """For each input: the number of the first input that is the same tensor."""
     first: dict[int, int] = {}
     return tuple([first.setdefault(id(one), place) for place, one in enumerate(tensors)])
 

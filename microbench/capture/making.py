@@ -289,7 +289,7 @@ def examine(
 
 
 def _stream(eager: Any, inputs: Any) -> Any:
-    """The stream of Numba, cuda.core or CuPy that the function reaches, but a default one; None if there is none."""
+    """The first stream of Numba, cuda.core or CuPy that the function uses. None if it uses default streams alone."""
     from microbench.capture.graphed import PER_THREAD, Reads
 
     return next((one for handle, one in Reads(eager, inputs).streams.items() if handle > PER_THREAD), None)

@@ -44,7 +44,7 @@ METHODS = ("forward", "__call__", "training_step")  # which `microbench graph` c
 OF_TORCH: tuple[Program, ...] = ("torch", "training", "graphs", "generate")
 CAPTURED: tuple[Program, ...] = ("torch", "training", "graphs", "cupy", "numba")
 UNKNOWN = "FILE.py::STEP"  # the step of a program whose loop is not known
-FREES = {"cudaFree", "cuMemUnmap", "cuMemFree", "cuMemFree_v2"}
+FREES = ("cudaFree", "cuMemUnmap", "cuMemFree", "cuMemFree_v2")
 PINS = "Pin memory once, before the loop, and copy into it"  # cudaHostAlloc, cudaHostRegister, cudaFreeHost
 MOST_NAMED = 3  # calls that a graph cannot hold, in a sentence
 CHECKED = "torch/distributions/distribution.py Distribution."  # in the names of its methods
@@ -99,7 +99,7 @@ def program_of(trace: Trace) -> Program:
 
 
 def allocating(trace: Trace, calls: Sequence[str]) -> str:
-    """How a program of this library makes fewer calls like the first of these, which allocate memory or free it."""
+    """What to do about the first of these calls, which allocate memory or free it."""
     program, frees = program_of(trace), any(call.partition(" in ")[0] in FREES for call in calls)
     if calls and "Host" in calls[0].partition(" in ")[0]:
         return PINS + (": torch.empty(size, pin_memory=True)" if program in OF_TORCH else "")

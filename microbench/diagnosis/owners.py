@@ -246,8 +246,8 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
 
 
 def own_line(owner: str, names: Sequence[str]) -> str:
-    """The line of the user's program that calls this owner. "" if there is none, if the name of a wait has it already,
-    and for frameworks other than JAX and CuPy."""
+    """Which line of the user's program calls this owner. "" where no line is known, where the name of a wait has it
+    already, and for frameworks other than JAX and CuPy."""
     known = owner in FRAMEWORK or owner in HELPS or owner in LOOPS or owner.startswith((WAITING, "code in "))
     unplaced = awaits(owner) and " at " not in names[-1]
     if known and not unplaced and owner not in COMPILES | {PRINTS, "cupy", *JAX}:

@@ -701,7 +701,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
 
 
 def values_read(work: Table) -> npt.NDArray[np.bool_]:
-    """Which pieces of work are copies of a value that the host looks at."""
+    """Which pieces of work are small copies to the host, of a value that it reads."""
     found: npt.NDArray[np.bool_] = to_host(work) & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
     return found
 

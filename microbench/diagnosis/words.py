@@ -1159,16 +1159,15 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     submits = 2 * sum(s for name, s in _pauses_of(diagnosis, recorded).items() if name in FRAMEWORK) > recorded.pauses_s
     most = _pausing(diagnosis, recorded)
     speedup = next((one.speedup for one in diagnosis.remedies if one.name == "pauses"), 1.0)
-    without = diagnosis.without.get(most.name) if most is not None else None
-    if without is not None or (most is not None and most.name.startswith(WAITING)):  # as the line of owners has it
-        speedup = without.speedup if without is not None else 1.0
     awaited = most is not None and most.name.startswith(WAITING)
-    whose = "it" if most is None or without is None or awaited else plain(most.name)
-    gain = f"; without {'them' if submits and whose == 'it' else whose} a step is {times(speedup)} as fast"
-    gain *= speedup >= 1 + WORTH
+    without = diagnosis.without.get(most.name) if most is not None and (awaited or not submits) else None
+    if without is not None or awaited:  # as the line of owners has it
+        speedup = without.speedup if without is not None else 1.0
+    whose = plain(most.name) if most is not None and without is not None else "them" if submits else "it"
+    gain = f"; without {'it' if awaited else whose} a step is {times(speedup)} as fast" if speedup >= 1 + WORTH else ""
     what = "Pauses between launches take" if submits else f"{OWN_WORK[0].upper()}{OWN_WORK[1:]} between launches takes"
     title = f"{what} {as_time(pauses_s)} of each step"
-    change = "Do it once, less often, or ahead of the step in another process; if one does it, make that one faster"
+    change = "Do it once, less often, or ahead of the step in another process; if that is so already, make it faster"
     pace = f"every {as_time(recorded.paced_s)}, and no graph changes that" if recorded.paced_s else ""
     if most is not None and most.name.startswith(WAITING):
         place = plain(most.most, LONGEST_NAME)
