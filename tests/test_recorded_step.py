@@ -643,7 +643,7 @@ def test_what_the_program_does_between_two_epochs_is_no_step() -> None:
     for step in range(60):
         made.runs(5_000_000 if step != 30 else 400_000_000)
         made.turn()
-    pause = Pause(0, made.now_ns + 1, quiet=True)
+    pause = Pause(0, made.now_ns + 1)
     times_ns = np.concatenate(in_pauses(made.trace(pauses=(pause,)), [pause], "train.py:5", 1))
     assert len(times_ns) > 10
     assert set(times_ns) == {5_000_000}
@@ -651,7 +651,7 @@ def test_what_the_program_does_between_two_epochs_is_no_step() -> None:
 
 @pytest.mark.parametrize(
     ("recorded_ms", "works_ms", "known_ms"),
-    [(8, 1, 5), (4, 1, 4), (2, 1, 5), (8, 6, None)],
+    [(8, 1, 4.9), (4, 1, 3.9), (2, 1, 4.9), (8, 6, None)],
     ids=["what is near counts", "no longer than recorded", "the host was slower", "the host ran ahead of the GPU"],
 )
 def test_a_step_in_pauses(recorded_ms: int, works_ms: float, known_ms: float | None) -> None:
@@ -662,13 +662,14 @@ def test_a_step_in_pauses(recorded_ms: int, works_ms: float, known_ms: float | N
         for _ in range(20):
             made.runs(turn_ms * 1_000_000)
             made.turn()
-        pauses.append(Pause(began_ns, made.now_ns + 1, quiet=True))
+        pauses.append(Pause(began_ns, made.now_ns + 1))
         windows_ns.append((made.now_ns + 2, made.now_ns + 100_000_000))
         made.runs(100_000_000)
     whole = made.trace(pauses=tuple(pauses))
     steps = SimpleNamespace(
-        found="loop", name="train.py:5", every=1, begins_ns=windows_ns[1], step_s=recorded_ms * 1e-3
-    )
+        found="loop", name="train.py:5", every=1, begins_ns=windows_ns[1], step_s=recorded_ms * 1e-3,
+        calls=[0, 200], count=2,
+    )  # fmt: skip
     known = between_windows(whole, whole, steps, works_ms * 1e-3)
     assert known_ms == (known and pytest.approx(known.step_s * 1e3))
 

@@ -97,7 +97,7 @@ def test_each_eighth_turn_that_waits_is_a_turn_like_others() -> None:
 
 def test_such_turns_count_in_pauses_of_a_recording_too() -> None:
     trace = ahead(epochs=False).trace()
-    pause = Pause(0, 10**12, quiet=False)
+    pause = Pause(0, 10**12)
     (times_ns,) = in_pauses(trace, [pause], "train.py:5", every=8)
     assert times_ns == pytest.approx(3 * MS, rel=0.05)
 

@@ -87,12 +87,9 @@ class Parts:
             self.parts.begin_calls(file, *functions, actions, ctypes.c_uint64(last))
             subscriber = ctypes.c_void_p()
             assert self.cupti.cuptiSubscribe(ctypes.byref(subscriber), self.parts.called_by_name, None) == 0
-            chosen = [divmod(place, MOST_CALLS) for place, action in enumerate(actions) if action]
-            for on in (1, 0):
-                for domain, number in chosen:
-                    self.cupti.cuptiEnableCallback(on, subscriber, domain + 1, number)
-                if on:
-                    submit()
+            for domain, number in (divmod(place, MOST_CALLS) for place, action in enumerate(actions) if action):
+                self.cupti.cuptiEnableCallback(1, subscriber, domain + 1, number)
+            submit()
             self.cupti.cuptiUnsubscribe(subscriber)
             self.parts.end_calls()
         return np.fromfile(self.path, ROW)

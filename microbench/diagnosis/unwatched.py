@@ -35,8 +35,8 @@ ON_GPU = SYNC_KINDS.index("stream_wait_event")
 MOST = 0.8
 
 
-# What CUPTI takes of a call while the recorder's callbacks do nothing: for additions of PyTorch on a busy H100 host two
-# of three processes showed 0.9 and 1.4 us, and the third 6, which is another host's state.
+# What CUPTI takes of a call in a pause: additions of PyTorch showed 0.7 to 1.4 us in two processes beside an H100
+# and four beside H200s, quiet and busy. Another one showed 6, which is another state of a host.
 CALLED_S = 1e-6
 # Stretches of so many steps between two windows give one time of a step each.
 STEPS_AT_ONCE = 5
@@ -86,26 +86,23 @@ def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -
     and hosts change with time.
 
     The interval holds nine stretches in ten. A recorder makes no step shorter, so within it the time is at most that of
-    the recorded step. Where CUPTI was on in the pauses, what it takes is taken off.
+    the recorded step. What CUPTI takes of calls in pauses is taken off.
     """
     begin_ns, end_ns = steps.begins_ns[0], steps.begins_ns[-1]
 
     def apart_ns(pause: Pause) -> int:
         return int(max(pause.begin_ns - end_ns, begin_ns - pause.end_ns))
 
-    for quiet in (True, False):
-        pauses, times_s = sorted((one for one in whole.pauses if one.quiet == quiet), key=apart_ns), np.empty(0)
-        for number, pause in enumerate(pauses):
-            if number >= NEAREST and len(times_s) >= ENOUGH:
-                break
-            if steps.found == "loop":
-                times_ns = in_pauses(whole, [pause], steps.name, steps.every)
-            else:
-                times_ns = _between_waits(whole, [pause], window, steps)
-            times_s = np.concatenate([times_s, *(one * 1e-9 for one in times_ns)])
-        if len(times_s) >= FEWEST:
+    times_s = np.empty(0)
+    for number, pause in enumerate(sorted(whole.pauses, key=apart_ns)):
+        if number >= NEAREST and len(times_s) >= ENOUGH:
             break
-    else:
+        if steps.found == "loop":
+            times_ns = in_pauses(whole, [pause], steps.name, steps.every)
+        else:
+            times_ns = _between_waits(whole, [pause], window, steps)
+        times_s = np.concatenate([times_s, *(one * 1e-9 for one in times_ns)])
+    if len(times_s) < FEWEST:
         return None
     middle_s = float(times_s.mean())
     low_s, high_s = (float(end) for end in np.quantile(times_s, (0.05, 0.95)))
@@ -114,7 +111,7 @@ def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -
         middle_s = steps.step_s
     if middle_s < WORKS * works_s:
         return None
-    taken_s = 0.0 if quiet else CALLED_S * float(steps.calls[-1] - steps.calls[0]) / steps.count
+    taken_s = CALLED_S * float(steps.calls[-1] - steps.calls[0]) / steps.count
     less_s, more_s = (taken_s * (1 + sign * UNCERTAIN) for sign in (1, -1))
     return Known(max(middle_s - taken_s, 0.0), max(low_s - less_s, 0.0), max(high_s - more_s, 0.0), measured=True)
 

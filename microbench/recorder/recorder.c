@@ -46,7 +46,7 @@ enum {
 };
 /* CUPTI makes records of these kinds. The rows of calls (RUNTIME, DRIVER), waits (SYNC) and events are made while the
  * program calls, because CUPTI's own records of them cost several times as much. */
-static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD}, CALLS[] = {RUNTIME, DRIVER};
+static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD};
 static const int ENDING_KINDS[] = {KERNEL, OVERHEAD}; /* Their records end with a window. */
 /* What is done about a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD
  * marks calls of the variant with a default stream for each thread, LAUNCHES those of one kernel, and REPLAYS of a graph. */
@@ -198,7 +198,7 @@ static char path[MOST_PATH], reasons[MOST_PATH];
 static char reason[3 * MOST_PATH];    /* a cause, and the next step in the last line */
 static struct stat identity;          /* of the file, which the program may close */
 static atomic_bool forked, told_of_fork; /* this process is a fork of a recorded one, and has said so */
-static atomic_bool stopped, ending;
+static atomic_bool stopped, ending, closing; /* closing: no call is recorded any more */
 static _Atomic uint64_t handed_out_bytes;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
@@ -227,8 +227,6 @@ static _Atomic uint64_t launched, finished, nodes, replayed, ran, first_launch, 
 static _Atomic uint64_t before_pause, behind_pause;
 
 static pthread_mutex_t turns = PTHREAD_MUTEX_INITIALIZER; /* of what follows; the other two may be taken within it */
-static bool heard[2][MOST_CALLS];     /* calls that are recorded now */
-static bool hears;                    /* some are */
 static bool last_window;              /* no other follows */
 static unsigned window;
 static _Atomic uint64_t window_begin_ns;
@@ -915,7 +913,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     uint64_t begin_ns = *data->kept, end_ns, event;
     uint32_t stream, thread = (uint32_t)pthread_self();
     if (runtime) SET(*own, 0);
-    if (!begin_ns || !action || READ(stopped)) return;
+    if (!begin_ns || !action || READ(stopped) || READ(closing)) return;
     cupti.get_timestamp(&end_ns);
     paused = READ(last_counted) != 0;
     if (paused && !waits(action)) return;
@@ -1024,31 +1022,12 @@ static bool succeeded(int status, const char *call) {
     return refuse("check that nvidia-smi works on this machine", "CUPTI refuses %s: %s (%d)", call, words, status);
 }
 
-enum { NO_CALLS, WAITS, ALL_CALLS };
-
-/* Let these calls be recorded from now on, and no others. If a callback ended while a thread is within its call, CUPTI
- * would never again tell of the begin of a call in this thread, unless it records calls itself meanwhile (H200, CUPTI
- * 13.0). Nobody keeps those records. */
-static void record_calls(int which) {
-    bool ends = hears && which != ALL_CALLS;
-    for (size_t api = 0; ends && api < COUNT(CALLS); api++) cupti.enable(CALLS[api]);
-    for (size_t api = 0; api < COUNT(APIS); api++)
-        for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++) {
-            uint8_t action = actions[APIS[api].domain - 1][cbid];
-            bool wanted = which == ALL_CALLS ? action : which == WAITS && waits(action);
-            bool *now = &heard[APIS[api].domain - 1][cbid];
-            if (*now != wanted) cupti.enable_callback(wanted, subscriber, APIS[api].domain, cbid);
-            *now = wanted;
-        }
-    hears = which != NO_CALLS;
-    for (size_t api = 0; ends && api < COUNT(CALLS); api++) cupti.disable(CALLS[api]);
-}
-
-/* End the records of CUPTI; of the calls only these are recorded from now on. Records of copies and memsets never end:
- * both have one flag in CUPTI, which the end of one of them clears. A call of the other one that begins then makes CUPTI
- * free memory that it never had, and the program ends (CUPTI 13.0.85, by its machine code; H200: 4 of 49 runs). */
-static void disable(int calls_left) {
-    record_calls(calls_left);
+/* End records of kernels. CUPTI goes on to record copies and memsets, and to tell of calls until it is given back. Where
+ * either ends while a thread is within a call, CUPTI may number this thread's calls wrongly for good, and its kernels are
+ * lost (H200, CUPTI 13.0.85: 9 of 20 runs, and none of 8 where both go on). Copies and memsets have one flag there, too:
+ * where only one of them had ended, the other one freed memory that it never had (4 of 49 runs). To end both gains nothing:
+ * once CUPTI has recorded, a launch takes 0.7 us more until the process ends, and 2 us if CUPTI has recorded calls itself. */
+static void disable(void) {
     for (size_t place = 0; place < COUNT(ENDING_KINDS); place++)
         if (enabled[ENDING_KINDS[place]]) cupti.disable(ENDING_KINDS[place]);
 }
@@ -1058,7 +1037,6 @@ static bool enable(void) {
     if (!succeeded(cupti.enable(KERNEL), "cuptiActivityEnable")) return false;
     enabled[KERNEL] = true;
     for (size_t place = 1; place < COUNT(KINDS); place++) enabled[KINDS[place]] = !cupti.enable(KINDS[place]);
-    record_calls(ALL_CALLS);
     return true;
 }
 
@@ -1104,12 +1082,12 @@ static bool end_window(unsigned number) {
     return !over(number);
 }
 
-/* End CUPTI's records and callbacks, but for waits, until the next window. Returns false if the recording has ended. */
+/* End CUPTI's records of kernels until the next window. Returns false if the recording has ended. */
 static bool be_quiet(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number);
     if (goes_on) {
-        disable(WAITS);
+        disable();
         give_fact("quiet.%u=%llu", window, (unsigned long long)now_ns());
     }
     pthread_mutex_unlock(&turns);
@@ -1317,7 +1295,6 @@ static void clear(void) {
     subscriber = NULL;
     memset(enabled, 0, sizeof enabled);
     memset(actions, 0, sizeof actions);
-    memset(heard, 0, sizeof heard);
     memset(begun, 0, sizeof begun);
     if (generation) memset(seen_names, 0, sizeof seen_names);
     file = -1;
@@ -1326,7 +1303,7 @@ static void clear(void) {
     behind_pause = dropped_calls = 0;
     memset(&processor, 0, sizeof processor);
     before_pause = 1; /* what came before the recording counts as a pause */
-    ending = locked_out = hears = last_window = false;
+    ending = closing = locked_out = last_window = false;
     microbench_shared.has_launched = 0;
     microbench_shared.answers = microbench_shared.asks = held_ns = 0;
     microbench_shared.window_open = 1;
@@ -1354,9 +1331,14 @@ static bool begin(const char *given_cupti, const char *folder, const char *given
         return refuse("install CUPTI of CUDA 12 or 13, or a newer microbench",
                       "CUPTI's version %u is unknown to this microbench", version);
     /* CUPTI serves one subscriber, so another profiler is refused and does not replace the callbacks. */
-    return succeeded(cupti.subscribe(&subscriber, called, NULL), "cuptiSubscribe")
-        && open_file(folder, given_file, program) && write_first_cells(version, program)
-        && succeeded(cupti.register_callbacks(requested, completed), "cuptiActivityRegisterCallbacks") && enable();
+    if (!succeeded(cupti.subscribe(&subscriber, called, NULL), "cuptiSubscribe")
+        || !open_file(folder, given_file, program) || !write_first_cells(version, program)
+        || !succeeded(cupti.register_callbacks(requested, completed), "cuptiActivityRegisterCallbacks") || !enable())
+        return false;
+    for (size_t api = 0; api < COUNT(APIS); api++)
+        for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++)
+            if (actions[APIS[api].domain - 1][cbid]) cupti.enable_callback(true, subscriber, APIS[api].domain, cbid);
+    return true;
 }
 
 /* The names and PCI addresses of the GPUs in CUDA's order. */
@@ -1411,15 +1393,13 @@ EXPORTED const char *microbench_end(int why) {
     const char *said = NULL;
     void *cuda = why == AFTER_A_BLOCK ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : NULL;
     if (getpid() != process) return NULL;
-    pthread_mutex_lock(&turns);
-    if (why == AFTER_A_BLOCK) record_calls(NO_CALLS); /* the wait is not the program's own */
-    pthread_mutex_unlock(&turns);
+    closing = why == AFTER_A_BLOCK; /* the wait is not the program's own */
     if (cuda) *(void **)&synchronize = dlsym(cuda, "cuCtxSynchronize");
     if (synchronize) synchronize();
     pthread_mutex_lock(&turns);
     if (active && (file >= 0 || why == AFTER_A_FAILURE)) {
         ending = true;
-        if (subscriber) disable(NO_CALLS);
+        if (subscriber) disable();
         if (why == AT_EXIT || why == AFTER_A_BLOCK) cupti.flush_all(FORCED);
         close_file(why == AFTER_A_FAILURE);
         if (failure && why != AFTER_A_FAILURE) {

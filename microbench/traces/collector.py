@@ -362,7 +362,7 @@ class Collector:
             unread=dict(self.unread),
             rank=facts.rank,
             windows=tuple((begin - first, end - first) for begin, end in facts.windows),
-            pauses=tuple(Pause(begin - first, end - first, quiet) for begin, end, quiet in facts.pauses),
+            pauses=tuple(Pause(begin - first, end - first) for begin, end in facts.pauses),
             other_waits_ns=tuple(end - first for end in facts.other_waits_ns),
             loops=facts.loops,
             turns=facts.turns,

@@ -617,7 +617,7 @@ def _pauses(texts: _Texts, windows: tuple[tuple[int, int], ...]) -> tuple[Pause,
         quiet = next((time for time in quiet_ns if end_ns < time < next_ns), None)
         begin_ns = end_ns + SETTLING_NS if quiet is None else quiet
         if begin_ns < next_ns and end_ns < MAX_TIME_NS:
-            found.append(Pause(begin_ns, next_ns, quiet is not None))
+            found.append(Pause(begin_ns, next_ns))
     return tuple(found)
 
 

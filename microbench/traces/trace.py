@@ -100,12 +100,11 @@ class Samples(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A pause between two windows, from when the recorder had ended the first one; in ns. In a ``quiet`` one CUPTI was
-    off; in another one it still called the recorder, which did nothing."""
+    """A pause between two windows, from when the recorder had ended the first one; in ns. CUPTI still tells of calls,
+    and waits alone are noted."""
 
     begin_ns: int
     end_ns: int
-    quiet: bool
 
 
 UNRECORDED = "no CUDA events were recorded"  # begins what a recorder says it lost, where that is all

@@ -3,8 +3,7 @@
  * The records have the layout and the sizes of CUPTI 13.0 (cupti_activity.h), as far as anybody reads them. Times come
  * from a clock that only the made-up program moves, so they are the same each time. Full buffers are delivered by a
  * thread of the library's own, as CUPTI does it, which waits for nobody. Variables of the environment make it refuse.
- * A callback that ends while a thread is within its call makes it deaf, as CUPTI 13.0 is, unless it records calls itself.
- * If records of copies or memsets end, the program does: CUPTI's may end then.
+ * If callbacks end, or records of copies or memsets, the program does: CUPTI's may lose kernels then, or end.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MEMCPY = 1, MEMSET = 2, DRIVER_CALL = 4, RUNTIME_CALL = 5, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, UNREAD = 60, DRIVER = 1, RUNTIME = 2 };
+enum { MEMCPY = 1, MEMSET = 2, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, UNREAD = 60, DRIVER = 1, RUNTIME = 2 };
 enum { OK = 0, INVALID_KIND = 21, NO_MORE_RECORDS = 12, NOT_INITIALIZED = 15 };
 enum { LAUNCH = 211, GET_DEVICE = 17, MEMCPY_ASYNC = 41, SYNCHRONIZE = 131, GRAPH_LAUNCH = 311, WAIT_EVENT = 147, RECORD = 135, MEMSET_ASYNC = 51 };
 enum { DRIVER_LAUNCH = 307 };
@@ -25,8 +24,7 @@ enum { DRIVER_LAUNCH = 307 };
 static void (*requested)(uint8_t **, size_t *, size_t *);
 static void (*completed)(void *, uint32_t, uint8_t *, size_t, size_t);
 static void (*called)(void *, uint32_t, uint32_t, const void *);
-static int enabled[64], heard[3][512], bare[3][512], subscribed, synchronized;
-static __thread int deaf; /* this thread's calls begin untold */
+static int enabled[64], heard[3][512], subscribed, synchronized;
 static __thread uint64_t stamp; /* the time while a callback runs */
 static uint32_t correlation;
 static uint64_t now, free_at, dropped, subscribed_ms;
@@ -52,7 +50,6 @@ static size_t bytes_of(uint32_t kind) {
     case MEMCPY: case PEER_MEMCPY: return 96;
     case MEMSET: return 88;
     case OVERHEAD: return 56;
-    case DRIVER_CALL: case RUNTIME_CALL: return 40;
     case UNREAD: return 48;
     default: return 0;
     }
@@ -77,12 +74,12 @@ int cuptiSubscribe(void **subscriber, void *callback, void *data) {
     subscribed = 1;
     return OK;
 }
-int cuptiUnsubscribe(void *subscriber) { subscribed = 0; return OK; }
+int cuptiUnsubscribe(void *subscriber) { subscribed = 0; memset(heard, 0, sizeof heard); return OK; }
 int cuptiFinalize(void) { abort(); }
 int cuptiActivityRegisterCallbacks(void *request, void *complete) { requested = request; completed = complete; return OK; }
 int cuptiActivityEnable(int kind) { if (!bytes_of(kind)) return INVALID_KIND; enabled[kind] = 1; return OK; }
 int cuptiActivityDisable(int kind) { if (subscribed && (kind == MEMCPY || kind == MEMSET)) abort(); enabled[kind] = 0; return OK; }
-int cuptiEnableCallback(uint32_t on, void *subscriber, uint32_t domain, uint32_t call) { heard[domain][call & 511] = on; bare[domain][call & 511] = !enabled[domain == RUNTIME ? RUNTIME_CALL : DRIVER_CALL]; return OK; }
+int cuptiEnableCallback(uint32_t on, void *subscriber, uint32_t domain, uint32_t call) { if (!on) abort(); heard[domain][call & 511] = on; return OK; }
 int cuptiGetStreamIdEx(void *context, void *stream, uint8_t per_thread, uint32_t *number) {
     *number = stream ? (uint32_t)(uintptr_t)stream : 7 + per_thread;
     return OK;
@@ -213,15 +210,10 @@ typedef struct {
     uint32_t context_number;
     uint64_t *kept;
     uint32_t correlation;
-    int told; /* of the begin; not CUPTI's */
 } Called;
 
 static void tell_of(uint32_t domain, uint32_t number, Called *data, int leaves) {
-    uint32_t kind = domain == RUNTIME ? RUNTIME_CALL : DRIVER_CALL;
-    if (leaves) record(kind);
-    if (leaves && data->told && !heard[domain][number & 511] && bare[domain][number & 511]) deaf = 1;
-    if (!heard[domain][number & 511] || (deaf && !leaves)) return;
-    data->told = !leaves;
+    if (!heard[domain][number & 511]) return;
     data->leaves = leaves;
     stamp = now;
     called(NULL, domain, number, data);
