@@ -380,12 +380,12 @@ def test_with_stacks_the_line_is_named_in_which_the_gpu_waits(tmp_path: Path) ->
     assert sum(place.seconds for place in found.places if place.name == line) == pytest.approx(50 * 0.02, rel=0.2)
 
 
-def test_while_pytorchs_backward_pass_submits_the_main_thread_is_named(tmp_path: Path) -> None:
+def test_while_pytorchs_backward_pass_submits_the_line_that_began_it_is_named(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs PyTorch")
     status, trace = watched(tmp_path, TORCH + BACKWARD, stacks=True)
     assert status == 0
     line = (TORCH + BACKWARD).splitlines().index("    out.sum().backward()") + 1
-    assert f"main thread at program.py:{line} <module>" in names(trace, trace.ranges)
+    assert f"backward pass of program.py:{line} <module>" in names(trace, trace.ranges)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

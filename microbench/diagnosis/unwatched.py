@@ -35,9 +35,9 @@ ON_GPU = SYNC_KINDS.index("stream_wait_event")
 MOST = 0.8
 
 
-# What CUPTI takes of a call in a pause: additions of PyTorch showed 0.7 to 1.4 us in two processes beside an H100
-# and four beside H200s, quiet and busy. Another one showed 6, which is another state of a host.
-CALLED_S = 1e-6
+# What CUPTI takes of a call in a pause, on the host of one H100 and on six of H200s, quiet and busy: 0.7 to 1.4 us in
+# loops of additions of PyTorch, 1.0 to 1.9 in a decoder. A busy host showed 6 once.
+CALLED_S = 1.3e-6
 # Stretches of so many steps between two windows give one time of a step each.
 STEPS_AT_ONCE = 5
 FEWEST = 3  # times of a step in pauses
