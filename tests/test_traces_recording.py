@@ -379,7 +379,7 @@ def test_the_step_between_two_windows_is_the_step_that_nobody_records(tmp_path: 
     assert step["unwatched_s"] == pytest.approx(mean_s, rel=1e-3)
     assert (step["low_s"], step["high_s"]) == pytest.approx((50e-6 - 13.5 * CALLED_S, 52e-6 - 4.5 * CALLED_S))
     shown = " ".join(call("diagnose", str(tmp_path / "x.rows")).output.split())
-    assert "unprofiled step time 38.8 µs, from pauses of the recording (32.4 to 46.2 µs)" in shown
+    assert "unprofiled step time 38.8 µs, from pauses of the recording (32.5 to 46.2 µs)" in shown
 
 
 def test_a_pause_of_ten_steps_shows_the_step(tmp_path: Path, data: Path) -> None:
