@@ -368,6 +368,11 @@ def diagnosed(folder: Path, content: bytes) -> dict[str, Any]:
     return dict(json.loads(result.output)["step"])
 
 
+def taken_of(step_s: float) -> float:
+    """What CUPTI takes of nine calls in a step, while the GPU idles: it works 16.8 µs of each."""
+    return 9 * CALLED_S * (1 - 16.8e-6 / step_s)
+
+
 def test_the_step_between_two_windows_is_the_step_that_nobody_records(tmp_path: Path, data: Path) -> None:
     parts = steps(30), waits(2200, 9900, 50), steps(40, begin_us=10_000), waits(12_900, 16_000, 52)
     step = diagnosed(tmp_path, recording(*parts, **windows((0, 2100), (10_000, 12_800))))
@@ -375,17 +380,18 @@ def test_the_step_between_two_windows_is_the_step_that_nobody_records(tmp_path: 
     assert not step["given"]
     assert step["count"] == 38, "the second window has most work"
     assert step["watched_s"] == pytest.approx(69.3e-6)
-    mean_s = 50.54e-6 - 9 * CALLED_S  # of 30 stretches of 50 and 11 of 52 µs; CUPTI takes time of nine calls
-    assert step["unwatched_s"] == pytest.approx(mean_s, rel=1e-3)
-    assert (step["low_s"], step["high_s"]) == pytest.approx((50e-6 - 13.5 * CALLED_S, 52e-6 - 4.5 * CALLED_S))
+    mean_s = 50.54e-6  # of 30 stretches of 50 and 11 of 52 µs
+    taken_s = taken_of(mean_s)
+    assert step["unwatched_s"] == pytest.approx(mean_s - taken_s, rel=1e-3)
+    assert (step["low_s"], step["high_s"]) == pytest.approx((50e-6 - 1.5 * taken_s, 52e-6 - 0.5 * taken_s), rel=1e-3)
     shown = " ".join(call("diagnose", str(tmp_path / "x.rows")).output.split())
-    assert "unprofiled step time 38.8 µs, from pauses of the recording (32.5 to 46.2 µs)" in shown
+    assert "unprofiled step time 42.7 µs, from pauses of the recording (38.3 to 48.1 µs)" in shown
 
 
 def test_a_pause_of_ten_steps_shows_the_step(tmp_path: Path, data: Path) -> None:
     step = diagnosed(tmp_path, recording(steps(30), waits(2200, 2700, 50), **windows((0, 2100))))
     assert step["measured"]
-    assert step["unwatched_s"] == pytest.approx(50e-6 - 9 * CALLED_S)
+    assert step["unwatched_s"] == pytest.approx(50e-6 - taken_of(50e-6), rel=1e-3)
 
 
 @pytest.mark.parametrize("others", [

@@ -86,7 +86,8 @@ def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -
     and hosts change with time.
 
     The interval holds nine stretches in ten. A recorder makes no step shorter, so within it the time is at most that of
-    the recorded step. What CUPTI takes of calls in pauses is taken off.
+    the recorded step. What CUPTI takes there of calls is taken off,
+    as far as the GPU idles.
     """
     begin_ns, end_ns = steps.begins_ns[0], steps.begins_ns[-1]
 
@@ -111,7 +112,8 @@ def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -
         middle_s = steps.step_s
     if middle_s < WORKS * works_s:
         return None
-    taken_s = CALLED_S * float(steps.calls[-1] - steps.calls[0]) / steps.count
+    idle = max(1 - works_s / middle_s, 0.0)  # while the GPU works, nothing waits for the host's calls
+    taken_s = idle * CALLED_S * float(steps.calls[-1] - steps.calls[0]) / steps.count
     less_s, more_s = (taken_s * (1 + sign * UNCERTAIN) for sign in (1, -1))
     return Known(max(middle_s - taken_s, 0.0), max(low_s - less_s, 0.0), max(high_s - more_s, 0.0), measured=True)
 
