@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import make_trace
 import msgspec
@@ -21,7 +22,7 @@ from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Recorded, recorded
 from microbench.diagnosis.steps import find_steps
 from microbench.diagnosis.turns import in_pauses
-from microbench.diagnosis.unwatched import CALLED_S, between_windows
+from microbench.diagnosis.unwatched import between_windows
 from microbench.diagnosis.window import one_window
 from microbench.model.workload import KERNEL_MEMSET, Copies, HostWork, Kernels, Part, Wait
 from microbench.traces.trace import NONE, RANGE_KINDS, STACKS, Memory, Pause, Processor
@@ -666,13 +667,50 @@ def test_a_step_in_pauses(recorded_ms: int, works_ms: float, known_ms: float | N
         windows_ns.append((made.now_ns + 2, made.now_ns + 100_000_000))
         made.runs(100_000_000)
     whole = made.trace(pauses=tuple(pauses))
-    steps = SimpleNamespace(
-        found="loop", name="train.py:5", every=1, begins_ns=windows_ns[1], step_s=recorded_ms * 1e-3,
-        calls=[0, 200], count=2,
-    )  # fmt: skip
-    known = between_windows(whole, whole, steps, works_ms * 1e-3)
-    taken_ms = known_ms and 100 * CALLED_S * 1e3 * (1 - works_ms / known_ms)  # while the GPU idles
+    known = between_windows(whole, *recorded_in(windows_ns[1], recorded_ms * 1e-3, [200]), works_ms * 1e-3)
+    idle_ms = known_ms and known_ms - works_ms  # while the GPU works, nothing waits for calls
+    taken_ms = 0.0975 + 0.0325 * idle_ms / known_ms if known_ms and idle_ms else 0.0
     assert (known_ms and known_ms - taken_ms) == (known and pytest.approx(known.step_s * 1e3))
+
+
+def recorded_in(window_ns: tuple[int, int], step_s: float, calls: Sequence[int]) -> tuple[Any, Any]:
+    """The window and the steps of two of them, in which each thread has so many calls."""
+    threads = np.repeat(np.arange(len(calls)), calls)
+    steps = SimpleNamespace(
+        found="loop", name="train.py:5", every=1, begins_ns=window_ns, step_s=step_s, calls=[0, len(threads)], count=2
+    )
+    return SimpleNamespace(calls={"thread": threads}), steps
+
+
+@pytest.mark.parametrize(
+    ("turn_us", "works_us", "calls", "least_us", "most_us"),
+    [
+        (2000, 500, [4000], 0.75 * 1300, 0.8 * 1500),
+        (5000, 3000, [2000], 0.4 * 650, 0.8 * 2000),
+        (5000, 5000, [2000], 0, 0),
+        (5000, 5200, [2000], 0, 0),
+        (5000, 0, [200, 100, 100], 65, 390),
+        (0, 0, [200], None, None),
+    ],
+    ids=["no less than the GPU's work", "kernels beside launches", "GPU-bound", "ahead", "threads", "no time"],
+)
+def test_what_cupti_takes_in_pauses(
+    turn_us: int, works_us: int, calls: list[int], least_us: float | None, most_us: float | None
+) -> None:
+    made = Recorder()
+    for _ in range(20):
+        made.runs(turn_us * 1000)
+        made.turn()
+    window_ns = made.now_ns + 2, made.now_ns + 100_000_000
+    whole = made.trace(pauses=(Pause(0, made.now_ns + 1),))
+    known = between_windows(whole, *recorded_in(window_ns, 1.0, calls), works_us * 1e-6)
+    if least_us is None or most_us is None:
+        assert known is None
+    else:
+        ends = [turn_us - (least_us + most_us) / 2, turn_us - most_us, turn_us - least_us]
+        assert known is not None
+        assert [known.step_s, known.low_s, known.high_s] == pytest.approx([one * 1e-6 for one in ends])
+        assert known.low_s >= min(works_us, turn_us) * 1e-6
 
 
 def test_a_window_whose_work_was_submitted_before_it_is_no_example() -> None:

@@ -37,6 +37,7 @@ from microbench.service.metrics import MOST_NAMES, Metrics
 from microbench.service.service import Service
 from microbench.service.windows import COUNTED, shown
 from microbench.traces.reading import read
+from microbench.traces.trace import Pause
 
 NO_PARTS: Mapping[str, float] = {}
 
@@ -79,13 +80,13 @@ def test_a_budget_is_kept_and_used(share: float, loss: float) -> None:
 
 def test_a_loss_that_nobody_knows_counts_as_half_of_the_window() -> None:
     budget = Budget(0.01, 0.0)
-    assert budget.next_s(0.0) == pytest.approx(taken(budget.window_s, 0.5, 0.1) / 0.01) == pytest.approx(50)
+    assert budget.next_s(0.0) == pytest.approx(taken(budget.window_s, 0.5, 0.15) / 0.01) == pytest.approx(52.5)
     budget.add([window(lost=None)], 1.0, 100.0, seen=True)
-    assert budget.taken_s == pytest.approx(taken(1.0, 0.5, 0.1))
+    assert budget.taken_s == pytest.approx(taken(1.0, 0.5, 0.15))
     budget.add([], 1.0, 200.0, seen=True)  # nothing could be read of it
-    assert budget.taken_s == pytest.approx(2 * taken(1.0, 0.5, 0.1))
+    assert budget.taken_s == pytest.approx(2 * taken(1.0, 0.5, 0.15))
     budget.add([], 1.0, 300.0, seen=False)  # the GPU was not used
-    assert budget.taken_s == pytest.approx(2 * taken(1.0, 0.5, 0.1))
+    assert budget.taken_s == pytest.approx(2 * taken(1.0, 0.5, 0.15))
 
 
 def phases(share: float, chosen: Sequence[tuple[float, float, float]]) -> list[float]:
@@ -629,6 +630,26 @@ def test_a_small_part_of_a_window_is_shown_if_it_is_all_that_was_noted_of_a_fast
     assert found.steps is not None
     window = shown("serve.py-42", "serve.py-42-000001.rows", 0.0, 0.0, found)
     assert (len(window.steps_s) if window else 0) == (18 if fast else 0)
+
+
+@pytest.mark.parametrize(
+    ("duration_ns", "least", "most"), [(1_000, 0.1, 0.3), (30_000, 0, 0.01)], ids=["host-bound", "GPU-bound"]
+)
+def test_calls_behind_a_window_cost_only_what_the_gpu_idles(duration_ns: int, least: float, most: float) -> None:
+    made = make_trace.Recorder()
+    for _ in range(60):
+        made.launches(10, 5_000, duration_ns)
+        made.wait()
+        made.turn()
+    window_ns = 0, made.now_ns + 1
+    for _ in range(60):
+        made.runs(max(100_000, 10 * duration_ns + 10_000))
+        made.turn()
+    pause = Pause(window_ns[1], made.now_ns + 1)
+    found = diagnose(made.trace(windows=(window_ns,), pauses=(pause,)), costs_of(None).fit)
+    window = shown("serve.py-42", "serve.py-42-000001.rows", 0.0, 0.0, found)
+    assert window is not None
+    assert least < window.lost_behind < most
 
 
 def test_a_recording_that_ends_in_an_error_ends_nothing_else(private: Path, tmp_path: Path) -> None:

@@ -502,6 +502,11 @@ def test_an_exit_code_stays_the_programs(other: NotPython, tmp_path: Path) -> No
     assert cells_of(done.traces[0]) == 3 * CELLS_OF_A_STEP
 
 
+def test_launches_of_other_threads_while_the_recording_ends_are_left_out(other: NotPython, tmp_path: Path) -> None:
+    trace = alone(other.recorded(tmp_path, "init", "steps", 3, STAND_IN_BUSY="1"))
+    assert cells_of(trace) == 3 * CELLS_OF_A_STEP
+
+
 @pytest.mark.slow
 def test_a_recording_ends_after_its_time_and_cupti_is_free_then(other: NotPython, tmp_path: Path) -> None:
     only(other.recorded(tmp_path, "init", "steps", 3, "released", "steps", 5, how=How(for_s=1)), 3)

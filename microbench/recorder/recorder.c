@@ -904,6 +904,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     if (READ(forked)) return tell_of_fork();
     if (!data->leaves) {
         *data->kept = 0;
+        if (READ(stopped) || READ(closing)) return;
         if (runtime) SET(*own, data->correlation);
         if (paused && !waits(action)) return;
         if (runtime || READ(*own) != data->correlation) cupti.get_timestamp(data->kept);
@@ -1023,10 +1024,11 @@ static bool succeeded(int status, const char *call) {
 }
 
 /* End records of kernels. CUPTI goes on to record copies and memsets, and to tell of calls until it is given back. Where
- * either ends while a thread is within a call, CUPTI may number this thread's calls wrongly for good, and its kernels are
- * lost (H200, CUPTI 13.0.85: 9 of 20 runs, and none of 8 where both go on). Copies and memsets have one flag there, too:
- * where only one of them had ended, the other one freed memory that it never had (4 of 49 runs). To end both gains nothing:
- * once CUPTI has recorded, a launch takes 0.7 us more until the process ends, and 2 us if CUPTI has recorded calls itself. */
+ * it was to end more, calls of a thread could get wrong numbers for good, so that its kernels were lost (H200, CUPTI
+ * 13.0.85, five threads: 9 of 20 runs, and none of 8 where copies, memsets and calls go on). Copies and memsets have one
+ * flag there, too: where only one of them had ended, the other one freed memory that it never had (4 of 49 runs). To end
+ * more gains nothing: once CUPTI has recorded, a launch takes 0.7 us more until the process ends, and 2 us if CUPTI has
+ * recorded calls itself. */
 static void disable(void) {
     for (size_t place = 0; place < COUNT(ENDING_KINDS); place++)
         if (enabled[ENDING_KINDS[place]]) cupti.disable(ENDING_KINDS[place]);
@@ -1059,7 +1061,7 @@ static bool begin_window(unsigned number) {
 }
 
 /* Record only waits from now on, and return as soon as the kernels that were launched by now have ended. Returns false
- * if the recording has ended. CUPTI goes on meanwhile, and the callbacks do nothing. It is not told to flush records: that
+ * if the recording has ended. CUPTI goes on meanwhile, and the callbacks note waits. It is not told to flush records: that
  * made XLA's kernels fail while they ran (H100, CUPTI 13.0). */
 static bool end_window(unsigned number) {
     pthread_mutex_lock(&turns);
@@ -1083,7 +1085,7 @@ static bool end_window(unsigned number) {
 }
 
 /* End CUPTI's records of kernels until the next window. Returns false if the recording has ended. */
-static bool be_quiet(unsigned number) {
+static bool end_records(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number);
     if (goes_on) {
@@ -1102,7 +1104,7 @@ static void *take_turns(void *about) {
     double records_s = grow ? FIRST_WINDOW_S : window_s, pauses_s = grow ? FIRST_PAUSE_S : every_s - window_s;
     while (begins(number)) {
         doze(records_s);
-        if (!end_window(number) || !be_quiet(number) || orders) break;
+        if (!end_window(number) || !end_records(number) || orders) break;
         doze(pauses_s);
         if (!begin_window(number)) break;
         if (grow) {
@@ -1393,12 +1395,12 @@ EXPORTED const char *microbench_end(int why) {
     const char *said = NULL;
     void *cuda = why == AFTER_A_BLOCK ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : NULL;
     if (getpid() != process) return NULL;
-    closing = why == AFTER_A_BLOCK; /* the wait is not the program's own */
+    if (why == AFTER_A_BLOCK) closing = true; /* the wait is not the program's own */
     if (cuda) *(void **)&synchronize = dlsym(cuda, "cuCtxSynchronize");
     if (synchronize) synchronize();
     pthread_mutex_lock(&turns);
     if (active && (file >= 0 || why == AFTER_A_FAILURE)) {
-        ending = true;
+        ending = closing = true;
         if (subscriber) disable();
         if (why == AT_EXIT || why == AFTER_A_BLOCK) cupti.flush_all(FORCED);
         close_file(why == AFTER_A_FAILURE);

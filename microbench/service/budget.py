@@ -10,7 +10,7 @@ from microbench.fleet.windows import Window
 
 # Until pauses show what a recording takes of a program: more than those of lab/measurements lost in the mean.
 ASSUMED = 0.5
-ASSUMED_BEHIND = 0.1
+ASSUMED_BEHIND = 0.15
 # A window lasts so many steps, within these limits. Behind it CUPTI tells of its last kernels, and then waits and turns
 # are recorded for half as long.
 STEPS, SHORTEST_S, LONGEST_S = 20, 0.5, 8.0

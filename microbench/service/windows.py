@@ -31,6 +31,7 @@ def shown(process: str, file: str, began_s: float, unix_s: float, found: Diagnos
     share = step.unwatched_s / step.watched_s if step is not None and measured else 1.0
     times_s = np.diff(steps.begins_ns) * 1e-9 * share if steps is not None else np.empty(0)
     calls = found.recorded.calls if found.recorded is not None else 0.0
+    called_s = calls * CALLED_S * max(1 - found.idle.busy_s / found.idle.span_s / share, 0.0)  # as far as the GPU idles
     return Window(
         process,
         file,
@@ -43,6 +44,6 @@ def shown(process: str, file: str, began_s: float, unix_s: float, found: Diagnos
         {name: counts.figures.get(name, 0) * max(counts.steps, 1) for name in COUNTED},
         tuple(times_s.tolist()),
         max(1 - share, 0.0) if measured else None,
-        0.0 if step is None else min(calls * CALLED_S / max(step.unwatched_s, CALLED_S), 1.0),
+        called_s / (step.unwatched_s + called_s) if step is not None and measured else 0.0,
         sum(found.trace.lost.values()),
     )

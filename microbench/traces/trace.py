@@ -100,8 +100,8 @@ class Samples(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A pause between two windows, from when the recorder had ended the first one; in ns. CUPTI still tells of calls,
-    and waits alone are noted."""
+    """A pause between two windows, in ns: it begins when records of kernels have ended. CUPTI still calls the recorder,
+    which notes waits alone."""
 
     begin_ns: int
     end_ns: int
