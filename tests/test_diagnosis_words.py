@@ -16,7 +16,7 @@ from test_diagnose import costs, diagnosed, line_of
 
 from microbench.core.units import as_time
 from microbench.diagnosis import ranks, words
-from microbench.diagnosis.advice import of_target, target
+from microbench.diagnosis.advice import how, of_target, target
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.health import ANEW, FEWER
 from microbench.diagnosis.host_time import BETWEEN
@@ -341,6 +341,8 @@ def test_the_graph_is_advised_of_the_function_that_the_loop_itself_calls(before:
     trace = msgspec.structs.replace(found.trace, callers=callers, versions={"torch": "2"})
     asked = msgspec.structs.replace(found, steps=steps, trace=trace)
     assert target(asked) == named
+    inline = how(asked).startswith("Put the body of the loop at act.py:51 main into a function STEP: `microbench graph")
+    assert inline == (named == "act.py::STEP")
     assert of_target(asked, "lib/model.py:9 forward") == (named == "act.py::act")
     assert not of_target(asked, "act.py:52 main")
 

@@ -40,7 +40,7 @@ ROOMS: dict[str, str] = {
 MOST_ROOMS, MOST_ARROWS = 21, 92
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
-    "core": 1599,  # async functions and generators are run
+    "core": 1600,  # async functions and generators are run; a step that is no function yet
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
     "recorder": 1788,  # who waits for the lock; opens no file while a program runs; Python joins CUDA; signals once
@@ -54,7 +54,7 @@ LINES = {
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3625,  # bytes of collectives; calls inside others
-    "diagnosis": 9311,  # printing; made code; what copies bring; what changed; steps that pause; late ranks
+    "diagnosis": 9312,  # steps that are no function; made code; what copies bring; what changed; steps that pause; late ranks
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8180,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3530,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches

@@ -117,9 +117,10 @@ def how(diagnosis: Diagnosis) -> str:
     if program in ("generate", "jax"):
         return HOW[program] + (f", in place of{place}" if program == "jax" else "")
     if of := target(diagnosis):
-        said = program in OF_TORCH or of == UNKNOWN
-        by_hand = f". By hand: {HOW[program][0].lower()}{HOW[program][1:]}" if said else ""
-        return f"`microbench graph {of}` makes the graph and proves it equal{by_hand}"
+        said = HOW[program] if program in OF_TORCH or of == UNKNOWN else ""
+        by_hand = said and f". By hand: {said[0].lower()}{said[1:]}"
+        first = f"Put the body of{place} into a function STEP: " if of.endswith("::STEP") and of != UNKNOWN else ""
+        return f"{first}`microbench graph {of}` makes the graph and proves it equal{by_hand}"
     return f"{HOW[program]}. Do it once, before{place}; inside, copy inputs in and replay"
 
 

@@ -105,7 +105,7 @@ HELPS = {
     GARBAGE: "gc.freeze() after the warm-up, or fewer objects",
     **dict.fromkeys(JAX, "several steps in one jitted function"),
     "cupy": "a graph saves it: stream.begin_capture()",
-    OWN: "a graph saves its launches; do the rest once, or ahead",
+    OWN: "do it once, or ahead; a graph saves its launches",
     LIBRARY: "do it once, or ahead in another process",
     LOCK: "do the other thread's work in another process, or in native code",
     f"{WAITING}for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
