@@ -2811,6 +2811,29 @@ def test_steps_that_do_other_work_do_not_pause(optimized: Sequence[int]) -> None
     assert finding(found, "diagnose.optimizer").title.startswith("The optimizer AdamW launches 400 kernels each time")
 
 
+@pytest.mark.parametrize(("others", "ms", "apart"), [((50,), 30, True), ((30, 61), 30, True), ((50,), 1, False),
+    ((20, 45, 70, 95), 30, False), ((50,), 300, False), ((20, 30, 45, 50, 70, 81), 30, False),
+], ids=["once", "twice", "short", "regular", "most of the time", "not rare"])  # fmt: skip
+def test_rare_steps_that_do_other_work_for_long_are_told_apart(others: Sequence[int], ms: int, apart: bool) -> None:
+    """An evaluation belongs to no step, unless it comes regularly."""
+    made = Recorder()
+    for step in made.steps(101):
+        made.launches(20, 100_000, 3000)
+        if step in others:
+            made.launches(100, ms * 10_000, 3000)
+        made.wait()
+    found = diagnosed(made)
+    assert (found.paused is not None) is apart
+    assert found.steps is not None
+    if apart:
+        assert found.paused.other
+        assert found.steps.step_s == pytest.approx(20 * 103e-6, rel=0.03)
+        assert found.graph is not None
+        told = finding(found, "diagnose.other_steps").title
+        verb = "does" if len(others) == 1 else "do"
+        assert told.startswith(f"{len(others)} of 99 steps {verb} other work, for {30.3 * len(others):.1f} ms, ")
+
+
 @pytest.mark.parametrize("also", [(), (7,)])
 def test_pauses_that_come_regularly_belong_to_the_program(also: tuple[int, ...]) -> None:
     made = Recorder()

@@ -1,4 +1,5 @@
-"""Finds the few steps that hold most of a trace's idle time, so that the others are described without them."""
+"""Finds the few steps that hold most of a trace's idle time, or do rare other work, so that the others are described
+without them."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from microbench.diagnosis.steps import FEWEST, LIKE, PAUSE_S, REPEATED, Steps, p
 from microbench.traces.trace import Trace
 
 FEW = 0.25  # of the steps, which are not usual
+RARE = 0.05  # of the steps, which do other work, such as an evaluation
 
 
 class Paused(NamedTuple):
     """A few steps with long pauses: how many, of how many steps, their idle time in s beyond the usual one's, its share
-    of all time, the idle time of the longest pause, and the mean time of all steps in s."""
+    of all time, the idle time of the longest pause, and the mean time of all steps in s. Where they do ``other`` work,
+    all of their time beyond the usual step's counts."""
 
     steps: int
     of: int
@@ -25,6 +28,7 @@ class Paused(NamedTuple):
     share: float
     longest: Idle
     mean_s: float
+    other: bool
 
     @property
     def most(self) -> bool:
@@ -33,7 +37,8 @@ class Paused(NamedTuple):
 
 
 def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused | None]:
-    """The longest run of steps without those that pause, if these are few and hold most of the idle time.
+    """The longest run of steps without those that pause, if these are few and hold most of the idle time; else without
+    those that do other work for long, if these are rare and take less than half of the time.
 
     Steps that submit more or less than the usual one do other work, and those at equal distances belong to the program.
     """
@@ -46,16 +51,22 @@ def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused 
     alike = np.abs(submits - np.median(submits)) <= (1 - LIKE) * np.median(submits)
     paused = np.flatnonzero((idle_ns > STANDS_OUT * usual_ns + PAUSE_S * 1e9) & alike)
     beyond_ns = float((idle_ns[paused] - usual_ns).sum())
+    apart = 0 < len(paused) <= FEW * steps.count and 2 * beyond_ns > idle_ns.sum()
+    if other := not apart:
+        lasts_ns = np.diff(edges_ns)
+        usual_ns = np.median(lasts_ns)
+        paused = np.flatnonzero((lasts_ns > STANDS_OUT * usual_ns) & ~alike)
+        beyond_ns = float((lasts_ns[paused] - usual_ns).sum())
+        apart = 0 < len(paused) <= RARE * steps.count and 2 * beyond_ns < lasts_ns.sum()
     ends = np.concatenate([[-1], paused, [steps.count]])
     run = int(np.argmax(np.diff(ends)))
     first, last = int(ends[run]) + 1, int(ends[run + 1])
-    few = 0 < len(paused) <= FEW * steps.count and 2 * beyond_ns > idle_ns.sum()
-    if not few or last - first < FEWEST or _periodic(paused, steps.count):
+    if not apart or last - first < FEWEST or _periodic(paused, steps.count):
         return steps, None
     longest = int(paused[np.argmax(idle_ns[paused])])
     found = Paused(
         len(paused), steps.count, beyond_ns * 1e-9, beyond_ns / float(edges_ns[-1] - edges_ns[0]),
-        idle(trace, int(edges_ns[longest]), int(edges_ns[longest + 1]), device), steps.step_s,
+        idle(trace, int(edges_ns[longest]), int(edges_ns[longest + 1]), device), steps.step_s, other,
     )  # fmt: skip
     return part_of(trace, steps, first, last), found
 

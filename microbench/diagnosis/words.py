@@ -405,7 +405,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     lost = (
         share
         + exposed
-        + (paused.share if paused else 0.0)
+        + (paused.share if paused and not paused.other else 0.0)
         + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
     )
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
@@ -415,7 +415,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         span = plain(diagnosis.steps.name, LONGEST_NAME)
     severity: Severity = (
         "good"
-        if bound == "GPU-bound" and not paused
+        if bound == "GPU-bound" and (not paused or paused.other)
         else "problem"
         if lost > PROBLEM
         else "warning"
@@ -443,7 +443,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
         title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
-    if paused:
+    if paused and not paused.other:
         title += f", but {paused.steps} of {paused.of} steps pause"
     if any(check.name == HELD for check in diagnosis.health):
         title += ", and work waits in its queue meanwhile"
@@ -1216,6 +1216,16 @@ def _paused_steps(diagnosis: Diagnosis) -> Iterator[Finding]:
     place = next((where.name for where in paused.longest.places if where.cause == cause), "")
     what = f"{plain(most.name)}, {plain(most.most, LONGEST_NAME)}" if most is not None else plain(place, LONGEST_NAME)
     helps = most.helps if most is not None else _changes(diagnosis).get(cause, ("", ""))[1]
+    if paused.other:
+        yield Finding(
+            rule="diagnose.other_steps",
+            severity="note",
+            title=f"{paused.steps} of {paused.of} steps {'does' if paused.steps == 1 else 'do'} other work, "
+            f"for {as_time(paused.seconds)}, {percent(paused.share)} of the time",
+            text="The other figures are those of the steps that do not.",
+            threshold="a twentieth of the steps or fewer, each over twice as long as the usual one",
+        )
+        return
     yield Finding(
         rule="diagnose.paused_steps",
         severity="advice",
