@@ -2811,6 +2811,21 @@ def test_steps_that_do_other_work_do_not_pause(optimized: Sequence[int]) -> None
     assert finding(found, "diagnose.optimizer").title.startswith("The optimizer AdamW launches 400 kernels each time")
 
 
+@pytest.mark.parametrize(("rest_ms", "steps"), [(2, True), (20, False)])
+def test_a_few_repetitions_in_a_small_part_of_the_time_are_no_steps(rest_ms: int, steps: bool) -> None:
+    """As where a program fails in its first step: modules are made one after another, and then nothing follows."""
+    made = Recorder()
+    for kernel in range(6):
+        made.runs(rest_ms * 500_000)
+        made.launch(f"first_{kernel}", 3000)
+    for _ in range(4):
+        made.launches(20, 10_000)
+        made.wait()
+    made.runs(rest_ms * 500_000)
+    made.launch("last", 3000)
+    assert (diagnosed(made).steps is not None) is steps
+
+
 @pytest.mark.parametrize(("others", "ms", "apart"), [((50,), 30, True), ((30, 61), 30, True), ((50,), 1, False),
     ((20, 45, 70, 95), 30, False), ((50,), 300, False), ((20, 30, 45, 50, 70, 81), 30, False),
 ], ids=["once", "twice", "short", "regular", "most of the time", "not rare"])  # fmt: skip

@@ -45,6 +45,7 @@ NEARLY_BUSY, ENOUGH = 0.85, 0.75
 # A step is GPU-bound, and not communication-bound, where communication that nothing hides is less than the first share
 # and other work more than the second.
 LITTLE, MOSTLY = 0.2, 2 / 3
+FEW_STEPS, PART = 3, 0.25  # so few repetitions within less of the time are no steps
 ONCE = 0.1  # of a single region is what happens once: then it is no step
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
@@ -506,10 +507,13 @@ def _bound(
 
 def _is_start(trace: Trace, steps: Steps, found: Idle) -> bool:
     """Whether these steps are the program's start. Nobody marked them, and it loads code, or they are one region that
-    holds such loading."""
+    holds such loading, or a few repetitions in a small part of the time."""
     own = any(loop.own and loop.place == steps.name for loop in trace.loops)
     if steps.found == "annotations" or steps.calls_of or own:
         return False
+    all_s = (int(trace.work["end_ns"].max()) - int(trace.work["begin_ns"].min())) * 1e-9
+    if steps.found == "repetition" and steps.count <= FEW_STEPS and found.span_s < PART * all_s:
+        return True
     return _starts(found) or (steps.found == "region" and found.first_use_s > ONCE * found.span_s)
 
 
