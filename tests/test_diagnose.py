@@ -2827,10 +2827,10 @@ def test_a_few_repetitions_in_a_small_part_of_the_time_are_no_steps(rest_ms: int
 
 
 @pytest.mark.parametrize(("others", "ms", "apart"), [((50,), 30, True), ((30, 61), 30, True), ((50,), 1, False),
-    ((20, 45, 70, 95), 30, False), ((50,), 300, False), ((20, 30, 45, 50, 70, 81), 30, False),
+    ((20, 45, 70, 95), 30, True), ((50,), 300, False), ((20, 30, 45, 50, 70, 81), 30, False),
 ], ids=["once", "twice", "short", "regular", "most of the time", "not rare"])  # fmt: skip
 def test_rare_steps_that_do_other_work_for_long_are_told_apart(others: Sequence[int], ms: int, apart: bool) -> None:
-    """An evaluation belongs to no step, unless it comes regularly."""
+    """An evaluation belongs to no step, also if it comes regularly."""
     made = Recorder()
     for step in made.steps(101):
         made.launches(20, 100_000, 3000)
@@ -2846,7 +2846,26 @@ def test_rare_steps_that_do_other_work_for_long_are_told_apart(others: Sequence[
         assert found.graph is not None
         told = finding(found, "diagnose.other_steps").title
         verb = "does" if len(others) == 1 else "do"
-        assert told.startswith(f"{len(others)} of 99 steps {verb} other work, for {30.3 * len(others):.1f} ms, ")
+        assert told.startswith(f"{len(others)} of 99 steps {verb} other work, for {30.3 * len(others):.3g} ms, ")
+
+
+@pytest.mark.parametrize(("every", "stalls"), [(3, 0), (10, 29), (50, 5)])
+def test_a_stall_in_some_turns_of_a_loop_is_the_first_that_is_said(every: int, stalls: int) -> None:
+    """It is part of the mean step if it is frequent, and else told apart."""
+    made, turns = Recorder(), 300
+    for turn in range(turns):
+        for _ in range(10):
+            made.launch("kernel", 20_000, 2000)
+        made.wait()
+        if turn % every == every - 1:
+            made.runs(40_000_000)
+        made.turn()
+    found = diagnosed(made)
+    assert found.steps is not None
+    assert found.steps.found == "loop"
+    assert (found.paused.steps if found.paused is not None else 0) == stalls
+    title = finding(found, "diagnose.bound").title
+    assert title.startswith(f"Host-bound: {stalls} of 297 steps pause" if stalls else "Host-bound: the GPU works 1.5 %")
 
 
 @pytest.mark.parametrize("also", [(), (7,)])

@@ -335,9 +335,11 @@ def _typical(trace: Trace, steps: Steps, device: int, found: Idle | None) -> Rec
     typical = recorded(trace, steps, layer_of(trace), device)
     if typical is None or found is None:
         return typical
-    if not steps.recur:  # none stands for the others
-        typical = msgspec.structs.replace(typical, pauses_s=found.pauses_s / steps.count)
-    if found.idle_s < (1 - BUSY) * found.span_s:  # it waits for the GPU
+    pauses_s = found.pauses_s / steps.count
+    if not steps.recur or pauses_s > 2 * typical.pauses_s:  # it does not stand for the others
+        typical = msgspec.structs.replace(typical, pauses_s=pauses_s)
+    beyond = typical.paced_s is not None and typical.paced_s > (1 + PLAYED) * steps.step_s
+    if beyond or found.idle_s < (1 - BUSY) * found.span_s:  # it waits for the GPU
         typical = msgspec.structs.replace(typical, paced_s=None)
     return typical
 
@@ -654,9 +656,11 @@ def _foreseen(
 
 def _with_interval(step: Step, typical: Recorded, fit: Fit, workload: Workload, around_s: float, off: float) -> Step:
     """The step with its time without the recorder, which reaches ``around_s`` either way because of the recorder, as
-    far as processes differ, and by the share ``off`` by which the step as recorded is played too short or too long."""
+    far as processes differ, and by the share ``off`` by which the step as recorded is played too short or too long.
+    What the typical step lacks of the mean one is added."""
     alone_s = step_time(workload, fit, "stream") / typical.steps
-    step_s = step.watched_s if typical.replays else min(alone_s, step.watched_s)
+    lacks_s = -off * step.watched_s if off < -PLAYED else 0.0
+    step_s = step.watched_s if typical.replays else min(alone_s + lacks_s, step.watched_s)
     faster_s, slower_s = (
         step_time(scaled(workload, host), fit, "stream") / typical.steps - alone_s
         for host in (1 - PROCESSES, 1 + PROCESSES)

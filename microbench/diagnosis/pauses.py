@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.diagnosis.idle import Idle, gaps_of, idle
-from microbench.diagnosis.recorded import STANDS_OUT
+from microbench.diagnosis.recorded import STANDS_OUT, USUAL
 from microbench.diagnosis.steps import FEWEST, LIKE, PAUSE_S, REPEATED, Steps, part_of
 from microbench.traces.trace import Trace
 
@@ -40,7 +40,8 @@ def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused 
     """The longest run of steps without those that pause, if these are few and hold most of the idle time; else without
     those that do other work for long, if these are rare and take less than half of the time.
 
-    Steps that submit more or less than the usual one do other work, and those at equal distances belong to the program.
+    Steps that submit more or less than the usual one do other work. Those at equal distances belong to the program, if
+    the typical step has them, too.
     """
     edges_ns = steps.begins_ns
     gaps = gaps_of(trace.work, device, int(edges_ns[0]), int(edges_ns[-1]))
@@ -72,9 +73,10 @@ def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused 
 
 
 def _periodic(paused: npt.NDArray[np.intp], count: int) -> bool:
-    """Whether the steps at these places come at equal distances, through all of the steps."""
+    """Whether the steps at these places come at equal distances, through all of the steps, and are not few."""
     apart = np.diff(paused)
     if len(paused) < FEWEST:
         return False
     every = float(np.median(apart))
-    return bool(np.mean(apart == every) > REPEATED and every * len(paused) > REPEATED * count)
+    often = len(paused) > (1 - USUAL) * count
+    return often and bool(np.mean(apart == every) > REPEATED and every * len(paused) > REPEATED * count)

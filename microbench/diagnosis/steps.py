@@ -608,12 +608,13 @@ def _steps(trace: Trace, tokens: Tokens, one: Found) -> Steps | None:
     begins_ns = np.append(tokens.first_ns, int(trace.work["end_ns"].max()))[
         np.append(submitting, len(trace.calls))[np.searchsorted(submitting, begins)]
     ]
-    if not marked:  # a break between two phases is no step
+    if not marked:  # a break between two phases is no step, unless turns of one loop have several
         apart_ns = np.diff(begins_ns)
         pairs_ns = (apart_ns[1:] + apart_ns[:-1]) / 2  # two streams may begin a step each at the same time
         usual_ns = max(np.median(apart_ns), np.median(pairs_ns)) if len(pairs_ns) else np.median(apart_ns)
-        runs = np.split(np.arange(len(begins)), np.flatnonzero(apart_ns > LONGEST * usual_ns) + 1)
-        longest = max(runs, key=len)
+        breaks = np.flatnonzero(apart_ns > LONGEST * usual_ns)
+        breaks = breaks[: 0 if found == "loop" and len(breaks) >= FEWEST else None]
+        longest = max(np.split(np.arange(len(begins)), breaks + 1), key=len)
         begins, begins_ns = begins[longest], begins_ns[longest]
     if edges_ns is not None:
         several = name == "ProfilerStep" and len(begins) > 2  # PyTorch's profiler counts the program's own steps

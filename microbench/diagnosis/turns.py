@@ -23,7 +23,6 @@ SHORT_S, CALLED_OFTEN, NEARLY_ALL = 0.5, 40, 0.95
 OF_STEPS = re.compile("(?:^|_)(?:epoch|train|fit|eval|valid|test|generat|decod|sampl|denois)", re.IGNORECASE)
 OF_MODEL, CALL = "forward", "__call__"
 MOST_AROUND = 8  # loops before one in its function that are looked at
-SOME = 16  # longer turns that are looked at
 MOST_A_VISIT = 3  # a loop that turns less often, each time the program comes to it, is no iteration
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
 LONGEST = 10  # times as long as a usual turn: the program did something else in between
@@ -107,31 +106,36 @@ def _of_one_thread(rows: Table) -> Table:
     return rows[rows["thread"] == threads[np.argmax(counts)]] if len(threads) else rows
 
 
-def _stretches(rows: Table, longest_ns: float = np.inf, turns: Table | None = None) -> list[Table]:
+def _stretches(
+    rows: Table, longest_ns: float = np.inf, turns: Table | None = None, several: float = FEWEST
+) -> list[Table]:
     """Turns that follow one another within a time.
 
-    With ``turns`` of all loops, sorted, also each so many longer ones, such as those that wait for the GPU, unless a
-    loop around ends in them.
+    With ``turns`` of all loops, sorted, also the longer ones, if there are ``several``: such as those that wait for the
+    GPU, save the model or stall. Not those in which a loop around ends, and not a first one, which warms up.
     """
     apart = rows["last"].copy()
     longer = np.flatnonzero(np.diff(rows["at_ns"]) > longest_ns)
-    if turns is None or not _is_regular(rows, longer, turns):
-        apart[longer] = True
+    if turns is not None and len(longer):
+        ended = _ends_around(rows, longer, turns)
+        apart[longer[ended]] = True
+        longer = longer[~ended]
+        longer = longer[longer == 0] if len(longer) >= several else longer
+    apart[longer] = True
     return np.split(rows, np.flatnonzero(apart) + 1)
 
 
-def _is_regular(rows: Table, longer: IntArray, turns: Table) -> bool:
-    """Whether the longer turns come at a regular distance, such as each eighth one, and no loop around ends in them."""
-    if len(longer) < FEWEST or np.mean(np.diff(longer) == np.median(np.diff(longer))) < MOST_OF:
-        return False
-    longer = longer[:SOME]
-    first = np.searchsorted(turns["at_ns"], rows["at_ns"][longer])
-    last = np.searchsorted(turns["at_ns"], rows["at_ns"][longer + 1])
-    within = [np.unique(turns["loop"][one:end]) for one, end in zip(first, last, strict=True)]
-    loops, counts = np.unique(np.concatenate(within), return_counts=True)
-    often = loops[(counts >= MOST_OF * len(longer)) & (loops != rows["loop"][0])]
-    ends = np.bincount(turns["loop"][first[0] : last[-1]])[often]
-    return not (ends <= len(longer) / MOST_OF).any()  # such a loop ends there, and hardly elsewhere
+def _ends_around(rows: Table, longer: IntArray, turns: Table) -> npt.NDArray[np.bool_]:
+    """In which of the longer turns a loop around ends: one that ends once there, and hardly elsewhere."""
+    turns = turns[(turns["thread"] == rows["thread"][0]) & (turns["loop"] != rows["loop"][0])]
+    edges = np.searchsorted(turns["at_ns"], rows["at_ns"])
+    ended = np.zeros(len(longer), bool)
+    for loop in np.unique(turns["loop"][edges[0] : edges[-1]]):
+        ends = np.diff(np.append(0, np.cumsum(turns["loop"] == loop))[edges])
+        within = ends[longer]
+        if within.sum() >= MOST_OF * ends.sum() and np.median(within[within > 0]) == 1:
+            ended |= within > 0
+    return ended
 
 
 def iterations(trace: Trace, names: IntArray, loops: list[Turns]) -> list[Turns]:
@@ -283,10 +287,10 @@ def _turns_during(trace: Trace, number: int, times_ns: IntArray) -> bool:
     return bool(len(behind)) and bool(np.median(turns_ns[behind]) <= USUAL * np.quantile(turns_ns, 0.4))
 
 
-def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list[npt.NDArray[np.float64]]:
+def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int, stalls: bool) -> list[npt.NDArray[np.float64]]:
     """Times in ns of one turn of the loop at a place in pauses of the recording, each the mean of several turns: a
-    multiple of ``every``. Turns much longer than the usual one are left out, as in windows."""
-    found = []
+    multiple of ``every``. Turns much longer than the usual one count if the steps have such ``stalls``, too."""
+    found, turns = [], np.sort(trace.turns, order="at_ns")
     numbers = [number for number, loop in enumerate(trace.loops) if loop.place == place]
     for number in numbers[:1]:
         rows = _of_one_thread(trace.turns[trace.turns["loop"] == number])
@@ -294,7 +298,7 @@ def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list
         longest_ns = LONGEST * float(np.median(turns_ns)) if len(turns_ns) else np.inf
         for pause in pauses:
             inside = rows[(rows["at_ns"] > pause.begin_ns) & (rows["at_ns"] < pause.end_ns)]
-            for stretch in _stretches(inside, longest_ns, np.sort(trace.turns, order="at_ns")):
+            for stretch in _stretches(inside, longest_ns, turns, 1 if stalls else np.inf):
                 at_once = every * max(min(AT_ONCE, len(stretch) // (STRETCHES * every)), 1)
                 found.append(np.diff(stretch["at_ns"][::at_once]) / at_once)
     return found

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from microbench.diagnosis.recorded import Recorded
 from microbench.diagnosis.steps import Steps
-from microbench.diagnosis.turns import in_pauses
+from microbench.diagnosis.turns import LONGEST, in_pauses
 from microbench.model.constants import Constant, Fit, around, stand_in
 from microbench.model.model import call_name, copy_name
 from microbench.model.workload import Copies, Kernels, Part, Workload
@@ -95,12 +95,13 @@ def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -
     def apart_ns(pause: Pause) -> int:
         return int(max(pause.begin_ns - end_ns, begin_ns - pause.end_ns))
 
-    times_s = np.empty(0)
+    times_s, lasts_ns = np.empty(0), np.diff(steps.begins_ns)
+    stalls = bool(lasts_ns.max() > LONGEST * np.median(lasts_ns))
     for number, pause in enumerate(sorted(whole.pauses, key=apart_ns)):
         if number >= NEAREST and len(times_s) >= ENOUGH:
             break
         if steps.found == "loop":
-            times_ns = in_pauses(whole, [pause], steps.name, steps.every)
+            times_ns = in_pauses(whole, [pause], steps.name, steps.every, stalls)
         else:
             times_ns = _between_waits(whole, [pause], window, steps)
         times_s = np.concatenate([times_s, *(one * 1e-9 for one in times_ns)])

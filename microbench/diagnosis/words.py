@@ -948,7 +948,8 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Warn of a long time beside the steps in which the GPU does nothing: before its first work, or once later."""
     trace, steps, idle = diagnosis.trace, diagnosis.steps, diagnosis.idle
-    if idle is None or (steps is not None and steps.found != "repetition") or diagnosis.bound == "start-up":
+    marked = steps is not None and steps.found in ("annotations", "region")
+    if idle is None or marked or diagnosis.paused is not None or diagnosis.bound == "start-up":
         return
     first_ns, last_ns = int(trace.work["begin_ns"].min()), int(trace.work["end_ns"].max())
     again = "If that comes again and again, it is what makes the program slow: record several rounds"
