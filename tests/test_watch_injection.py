@@ -521,6 +521,12 @@ def test_between_windows_waits_alone_are_recorded(other: NotPython, tmp_path: Pa
     assert len(trace.work) < 0.95 * 20 * 1500
 
 
+def test_records_of_kernels_begin_and_end_while_nobody_launches(other: NotPython, tmp_path: Path) -> None:
+    how = How(window_s=0.01, every_s=0.02)
+    trace = alone(other.recorded(tmp_path, "init", "steps", 200, how=how, STAND_IN_SLOW="1"))
+    assert len(trace.windows) > 3
+
+
 @pytest.mark.parametrize("how", [How(whole=True), How()], ids=["whole", "in windows"])
 def test_a_program_that_computes_is_told_from_one_that_waits(other: NotPython, tmp_path: Path, how: How) -> None:
     ran_ns, verdicts = list[int](), list[str]()

@@ -102,10 +102,10 @@ HELPS = {
     LOADER: "workers (num_workers=), so that other processes do it ahead",
     REQUESTS: "more requests at once; nothing here is slow",
     AWAITS: "more workers (num_workers=) that stay (persistent_workers=True), or less work for each item",
-    GARBAGE: "gc.freeze() after the warm-up, or fewer objects",
+    GARBAGE: "no gc.collect() in the loop; gc.freeze() after the warm-up, or fewer objects",
     **dict.fromkeys(JAX, "several steps in one jitted function"),
     "cupy": "a graph saves it: stream.begin_capture()",
-    OWN: "do it once, or ahead; a graph saves its launches",
+    OWN: "do it once, or ahead",
     LIBRARY: "do it once, or ahead in another process",
     LOCK: "do the other thread's work in another process, or in native code",
     f"{WAITING}for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
@@ -141,6 +141,7 @@ WAITS = tuple(
             "a socket or a pipe", "ask for it ahead, from another thread; a server needs more requests",
             (
                 r"(?:[\w.]*\.)?(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select) at ",
+                r"(?!sys\.)[\w.]*\.std(?:in|out|err)\.(?:read|readinto|readline|readlines|write) at ",  # of a child
                 rf"{BUILT}(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select)\b",
                 PLACE.format("selectors") + r"select$", PLACE.format("ssl") + r"(?:read|recv|recv_into)$",
                 PLACE.format("socket") + r"(?:readinto|accept|create_connection)$",

@@ -42,6 +42,7 @@ from microbench.diagnosis.owners import (
     COMPILES,
     ELSEWHERE,
     FRAMEWORK,
+    GARBAGE,
     HELPS,
     LOADER,
     LOCK,
@@ -264,6 +265,8 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> tuple[str, str]:
         helps = "keep shapes the same, so that libraries build kernels once"
     elif _computes(diagnosis, owner):
         helps = "do on the GPU what of it computes on the CPU"
+    elif owner.name == OWN and diagnosis.graph is not None:
+        helps += "; a graph saves its launches"
     without = without_words(diagnosis, owner.name)
     return said + without, "" if without.endswith(NO_FASTER) else helps
 
@@ -1183,7 +1186,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         change = f"{f'A batch comes {pace}. ' if pace else ''}Give it {HELPS[most.name]}"
     elif pace:
         change = f"It waits for what comes {pace}: more workers help a loader; a camera, display or timer sets the pace"
-    elif most is not None and most.name.startswith(WAITING) and most.helps:
+    elif most is not None and (most.name.startswith(WAITING) or most.name == GARBAGE) and most.helps:
         change = f"{most.helps[0].upper()}{most.helps[1:]}"
     elif (kernel := _awaited(diagnosis)) is not None:
         name, waits_s, often = kernel

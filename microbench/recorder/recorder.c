@@ -893,6 +893,49 @@ EXPORTED int microbench_answer(int done) {
     return atomic_compare_exchange_strong(&microbench_shared.asks, &before, before + 1);
 }
 
+static void doze(double seconds) {
+    struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
+    while (nanosleep(&left, &left) && errno == EINTR) {}
+}
+
+/* CUPTI's records of kernels begin and end while no thread is within a call that submits. Where threads were within one,
+ * 2 of 36 programs were ended by CUPTI, or lost their kernels for good (H200, CUPTI 13.0.85, 5 500 windows of 20 ms). A
+ * thread that enters a call meanwhile waits, for STILL_NS at most. A call of the runtime makes one of the driver. */
+enum { STILL_NS = 5000000, STILL_TRIES = 20 };
+static _Atomic int within; /* how many threads are */
+static atomic_bool held;
+static __thread unsigned depth, depth_in; /* of this thread's calls, in that recording */
+
+static void enter(void) {
+    uint64_t from_ns = 0;
+    if (depth_in != generation) depth = 0, depth_in = generation;
+    if (depth++) return;
+    within++;
+    while (held && (!from_ns || monotonic_ns() - from_ns < STILL_NS)) {
+        if (!from_ns) from_ns = monotonic_ns();
+        within--;
+        sched_yield();
+        within++;
+    }
+}
+
+static void leave(void) {
+    if (depth_in == generation && depth && !--depth) within--;
+}
+
+/* Do something with CUPTI's records while no thread submits. If a thread does not leave its call, it is done anyway. */
+static bool still(bool (*act)(void)) {
+    for (int tries = 1;; tries++) {
+        uint64_t from_ns = monotonic_ns();
+        held = true;
+        while (within && monotonic_ns() - from_ns < STILL_NS) sched_yield();
+        bool acts = !within || tries == STILL_TRIES, well = acts && act();
+        held = false;
+        if (acts) return well;
+        doze(LOOK_S);
+    }
+}
+
 /* The program enters a call that is recorded, or leaves it. Within a call of the runtime, one of the driver with the
  * same correlation is no call of the program. */
 static void called(void *unused, uint32_t domain, uint32_t number, const void *about) {
@@ -902,6 +945,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     bool runtime = domain == 2, paused = READ(last_counted) != 0;
     (void)unused;
     if (READ(forked)) return tell_of_fork();
+    if (action && !waits(action)) data->leaves ? leave() : enter();
     if (!data->leaves) {
         *data->kept = 0;
         if (READ(stopped) || READ(closing)) return;
@@ -962,11 +1006,6 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
 }
 
 /* Windows. */
-
-static void doze(double seconds) {
-    struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
-    while (nanosleep(&left, &left) && errno == EINTR) {}
-}
 
 static uint64_t now_ns(void) {
     uint64_t ns = 0;
@@ -1029,9 +1068,10 @@ static bool succeeded(int status, const char *call) {
  * flag there, too: where only one of them had ended, the other one freed memory that it never had (4 of 49 runs). To end
  * more gains nothing: once CUPTI has recorded, a launch takes 0.7 us more until the process ends, and 2 us if CUPTI has
  * recorded calls itself. */
-static void disable(void) {
+static bool disable(void) {
     for (size_t place = 0; place < COUNT(ENDING_KINDS); place++)
         if (enabled[ENDING_KINDS[place]]) cupti.disable(ENDING_KINDS[place]);
+    return true;
 }
 
 /* Begin to record everything; only kernels must be possible. */
@@ -1045,7 +1085,7 @@ static bool enable(void) {
 /* Begin the next window. Returns false if there is none. The later of two facts with one name counts. */
 static bool begin_window(unsigned number) {
     pthread_mutex_lock(&turns);
-    bool goes_on = !over(number) && !last_window && enable();
+    bool goes_on = !over(number) && !last_window && still(enable);
     if (goes_on) {
         before_pause = READ(last_counted);
         launched = finished = nodes = replayed = ran = first_launch = behind_pause = held_ns = 0;
@@ -1089,7 +1129,7 @@ static bool end_records(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number);
     if (goes_on) {
-        disable();
+        still(disable);
         give_fact("quiet.%u=%llu", window, (unsigned long long)now_ns());
     }
     pthread_mutex_unlock(&turns);
@@ -1301,6 +1341,7 @@ static void clear(void) {
     if (generation) memset(seen_names, 0, sizeof seen_names);
     file = -1;
     written_bytes = failure = waiting = waiting_calls = window = 0;
+    within = 0;
     launched = finished = nodes = replayed = ran = first_call = first_launch = last_call = last_counted = 0;
     behind_pause = dropped_calls = 0;
     memset(&processor, 0, sizeof processor);
@@ -1401,7 +1442,7 @@ EXPORTED const char *microbench_end(int why) {
     pthread_mutex_lock(&turns);
     if (active && (file >= 0 || why == AFTER_A_FAILURE)) {
         ending = closing = true;
-        if (subscriber) disable();
+        if (subscriber) still(disable);
         if (why == AT_EXIT || why == AFTER_A_BLOCK) cupti.flush_all(FORCED);
         close_file(why == AFTER_A_FAILURE);
         if (failure && why != AFTER_A_FAILURE) {
