@@ -53,8 +53,8 @@ LINES = {
     "model": 4002,  # calls of quiet rounds; speed-ups have intervals; larger calls; many small copies
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
-    "traces": 3625,  # bytes of collectives; calls inside others
-    "diagnosis": 9356,  # rare steps with other work; made code; what copies bring; what changed; pauses; late ranks
+    "traces": 3639,  # bytes of collectives; calls inside others
+    "diagnosis": 9384,  # rare steps with other work; made code; what copies bring; what changed; pauses; late ranks
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8180,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3530,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches

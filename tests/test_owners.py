@@ -292,6 +292,27 @@ def test_one_owner_has_one_gain() -> None:
     assert f"without it {gain} as fast" in owner_words(found, wait)[0]
 
 
+@pytest.mark.parametrize(("works_ns", "said"), [(1_500_000, True), (200_000, False)])
+def test_who_fills_a_queue_is_named(works_ns: int, said: bool) -> None:
+    """If another thread works at one line in a quarter of the wait or more."""
+    made = Recorder()
+    line, other = (made.names.setdefault(f"loader.py:{at} load", len(made.names)) for at in (14, 9))
+    beside = [(0, 10_000, other)]
+    for _ in range(30):
+        with made.range("train.py:22 train", "line"), made.range("self.ready.acquire at train.py:22 train", "function"):
+            beside.append((made.now_ns, made.now_ns + works_ns, line))
+            made.runs(2_000_000)
+        made.launches(10, 10_000, 2000)
+    found = diagnose(
+        made.trace(format="microbench recording", samples=Samples(600, 0, 2_000_000, {}, tuple(beside))), costs()
+    )
+    (wait,) = (one for one in owners(found.idle) if one.name == "waiting in a lock or a queue")
+    meanwhile = "; meanwhile another thread is at loader.py:14 load"
+    assert (meanwhile in owner_words(found, wait)[0]) is said
+    (advised,) = (one for one in findings(found) if one.rule == "diagnose.pauses")
+    assert (meanwhile in advised.title) is said
+
+
 def test_few_samples_leave_the_gain_unsure() -> None:
     made = Recorder()
     for _ in range(12):

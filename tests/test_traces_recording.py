@@ -151,6 +151,15 @@ def test_samples_that_follow_each_other_become_ranges(tmp_path: Path) -> None:
     snapshots.same_trace("recording-samples", trace)  # the other thread submits nothing
 
 
+def test_where_a_thread_works_that_submits_nothing_is_kept(tmp_path: Path) -> None:
+    waits = cells.text(cells.FRAME, 4, "3 self.full.acquire at train.py:3 put")
+    known = frames(*(f"0 {cells.OWN}train.py:{place}" for place in ("1 main", "2 load", "3 put"))) + waits
+    rows = (sampled(9, 1, 10, 30, 11), sampled(8, 2, 12, 18, 4), sampled(8, 4, 20, 30, 6))
+    trace = read(tmp_path, recording(known, *CALLS, *rows))
+    ((begin_ns, end_ns, name),) = trace.samples.beside
+    assert (begin_ns / 1e6, end_ns / 1e6, trace.names[name]) == (11, 19, "train.py:2 load")
+
+
 def test_ranges_of_samples_end_with_the_calls(tmp_path: Path) -> None:
     rows = (sampled(9, 1, -70, -60, 6), sampled(9, 2, -9, 200, 100))
     assert ranges(read(tmp_path, recording(LINES, *CALLS, *rows))) == [("train.py:2 step", 0, 100.003)]

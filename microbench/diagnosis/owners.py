@@ -177,7 +177,8 @@ EVENT_LOOP, TURNS_IT = (
     f"{WAITING}in asyncio's event loop",
     re.compile(PLACE.format("asyncio/base_events") + "_run_once$"),
 )
-HANDED = (REQUESTS, EVENT_LOOP, f"{WAITING}in a lock or a queue", f"{WAITING}in a socket or a pipe")
+FOR_OTHERS = f"{WAITING}in a lock or a queue"
+HANDED = (REQUESTS, EVENT_LOOP, FOR_OTHERS, f"{WAITING}in a socket or a pipe")
 # A server waits for a request in these, unless it has called the program's own code since.
 SERVERS = re.compile(
     r"(?:.*/)?(?:http/server|socketserver|grpc/_server|werkzeug/serving|wsgiref/\w+|aiohttp/web\w*"
@@ -260,6 +261,23 @@ def own_line(owner: str, names: Sequence[str]) -> str:
 def awaits(owner: str) -> bool:
     """Whether an owner is a wait for something else than the GPU, a processor or Python's lock."""
     return owner.startswith(f"{WAITING}in ") or owner in (AWAITS, REQUESTS)
+
+
+def meanwhile(trace: Trace, owner: str, begin_ns: int, end_ns: int) -> tuple[str, float]:
+    """The line in which a thread that submits nothing works most while others wait for a lock or a queue, between two
+    times, and the share of that wait; "" where samples find none, or the owner is no such wait."""
+    if owner != FOR_OTHERS or trace.samples is None or not trace.samples.beside:
+        return "", 0.0
+    waiting = np.array([_waits(name) == owner for name in trace.names] + [False])[trace.ranges["name"]]
+    waits = trace.ranges[waiting & (trace.ranges["end_ns"] > begin_ns) & (trace.ranges["begin_ns"] < end_ns)]
+    edges = np.concatenate([waits["begin_ns"], waits["end_ns"]]).clip(begin_ns, end_ns).astype(np.int64)
+    order = np.argsort(edges, kind="stable")
+    depth = np.cumsum(np.repeat([1, -1], len(waits))[order])
+    waited_ns = np.append(0, np.cumsum(np.diff(edges[order]) * (depth[:-1] > 0)))  # by each edge
+    begins_ns, ends_ns, names = np.array(trace.samples.beside, np.int64).T
+    during_ns = np.interp(ends_ns, edges[order], waited_ns) - np.interp(begins_ns, edges[order], waited_ns)
+    most = int(np.argmax(each_ns := np.bincount(names, during_ns)))
+    return trace.names[most], float(each_ns[most] / max(waited_ns[-1], 1))
 
 
 @lru_cache(maxsize=100_000)

@@ -52,6 +52,7 @@ from microbench.diagnosis.owners import (
     REQUESTS,
     WAITING,
     Owner,
+    meanwhile,
 )
 from microbench.diagnosis.recorded import BLOCKING, COPY_IN, FEWEST_PIECES, Blocker, Recorded, computes, values_read
 from microbench.diagnosis.steps import PAUSE_S, pause_time, to_host, unnumbered
@@ -82,6 +83,7 @@ PAGEABLE = 0.05  # of the time is worth naming for copies from and to pageable m
 MANY_WAITS = 0.01  # waits for each kernel or copy: with more of them a graph would hold little
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 SEEN = 0.5  # of the time, in which the kernel's count must have been read
+MEANWHILE = 0.25  # of a wait, in which the thread that is waited for works at one line
 LONGEST_NAME, MOST_SHOWN = 100, 3
 LARGE = 1 << 20  # bytes of a copy whose rate says something
 WAIT = BLOCKING["wait"]
@@ -253,6 +255,7 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> tuple[str, str]:
         elif owner.name != LOCK:
             place = f"in {place}"
         said += f", most {place} {as_time(each(diagnosis, owner.most_s))}"
+    said += _meanwhile(diagnosis, owner)
     helps = owner.helps
     paced = diagnosis.recorded is not None and diagnosis.recorded.paced_s is not None
     if diagnosis.bound == "start-up" or (paced and not owner.name.startswith(WAITING)):
@@ -269,6 +272,12 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> tuple[str, str]:
         helps += "; a graph saves its launches"
     without = without_words(diagnosis, owner.name)
     return said + without, "" if without.endswith(NO_FASTER) else helps
+
+
+def _meanwhile(diagnosis: Diagnosis, owner: Owner) -> str:
+    """Where another thread works while the owner waits for it."""
+    other, share = meanwhile(diagnosis.trace, owner.name, *window_of(diagnosis.trace, diagnosis.steps))
+    return f"; meanwhile another thread is at {plain(other, LONGEST_NAME)}" if share > MEANWHILE else ""
 
 
 def owner_lines(diagnosis: Diagnosis, shown: Sequence[Owner], found: Sequence[Finding]) -> list[str]:
@@ -1177,6 +1186,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
         place = plain(most.most, LONGEST_NAME)
         name = plain(most.name)
         title = f"{name[0].upper()}{name[1:]} takes {as_time(each(diagnosis, most.seconds))} of each step: {place}"
+        title += _meanwhile(diagnosis, most)
     elif most is not None:
         place = "" if most.name.endswith(most.most) else f": {plain(most.most, LONGEST_NAME)}"
         title += f", most of it in {plain(most.name)}{place}"

@@ -343,7 +343,9 @@ class Collector:
         facts.stacks["at_ns"] -= first
         taken = facts.samples
         if taken is not None:
-            taken = taken._replace(at_ns={thread: at_ns - first for thread, at_ns in taken.at_ns.items()})
+            at_ns = {thread: times_ns - first for thread, times_ns in taken.at_ns.items()}
+            beside = tuple((begin - first, end - first, name) for begin, end, name in taken.beside)
+            taken = taken._replace(at_ns=at_ns, beside=beside)
         return Trace(
             source=source,
             format=facts.format,

@@ -45,6 +45,8 @@ MOST_TEXTS = 200_000
 MOST_FACT = 200  # characters
 BEGUN = re.compile(r"(?:.*/)?threading\.py (?:Thread\.)?_bootstrap")
 MOST_SAMPLES = 1 << 40  # in a row
+# Functions in which a thread waits for others.
+IDLE = re.compile(r"(?:acquire|select|poll|accept) at |(?:^|/)(?:threading|queue|selectors|socketserver)\.py ")
 MOST_SAMPLED = 64  # threads whose samples become ranges
 MOST_DEEP = 64  # functions of a stack that are kept: the outermost ones and the innermost
 UNKNOWN_32 = 0xFFFFFFFF  # of a stream or an event
@@ -493,7 +495,10 @@ class _Reader:
             of_main, lacks = (0, 0) if number == main else (NONE, number)
             for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, of_main), (cells.LOCKED, lacks)):
                 self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
-        return counted(list(each.values()), at_ns)
+        others = np.setdiff1d(table["place"], [*submitting.values()])[:MOST_SAMPLED].tolist()
+        rows_of = (in_order(table[possible & (table["place"] == one)]) for one in others)
+        beside = [within(lines(rows, self._working_line), first_ns, last_ns) for rows in rows_of]
+        return counted(list(each.values()), at_ns, beside)
 
     def _known_key(self, key: int) -> int:
         return key if key in self._texts.lines else NONE
@@ -523,6 +528,11 @@ class _Reader:
         """The place of the name of a line of Python; NONE if the recording does not name it."""
         line = self._texts.lines.get(key, Stack("")).line
         return self._collector.name(words + line) if line else NONE
+
+    def _working_line(self, key: int) -> int:
+        """The same; NONE also where the thread waits for others."""
+        functions = self._texts.lines.get(key, Stack("")).functions
+        return NONE if functions and IDLE.search(functions[-1]) else self._named_line(key)
 
     def _named_package(self, key: int) -> int:
         line = self._texts.lines.get(key, Stack("")).package

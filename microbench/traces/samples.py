@@ -3,7 +3,7 @@ when a line ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,9 +77,9 @@ def within(of: Lines, first_ns: int, last_ns: int) -> Lines:
     return Lines(begin[kept], end[kept], of.name[kept])
 
 
-def counted(each: list[Table], at_ns: Mapping[int, Integers]) -> Samples | None:
+def counted(each: list[Table], at_ns: Mapping[int, Integers], beside: Sequence[Lines]) -> Samples | None:
     """The number of samples in these rows of several threads, and the mean time between two; the rows of each are in
-    order. ``at_ns`` says by thread when they were taken.
+    order. ``at_ns`` says by thread when they were taken, and ``beside`` where other threads worked.
     """
     count = late = distances = total_ns = 0
     for rows in each:
@@ -89,4 +89,5 @@ def counted(each: list[Table], at_ns: Mapping[int, Integers]) -> Samples | None:
         count, late = count + int(sizes.sum()), late + int(rows["flags"].sum())
         distances += int(sizes.sum()) - len(rows) + len(apart)
         total_ns += int((rows["end_ns"] - rows["begin_ns"]).sum()) + int(apart.sum())
-    return Samples(count, late, total_ns // distances if distances else SAMPLE_NS, at_ns) if count else None
+    others = tuple(row for one in beside for row in zip(*map(np.ndarray.tolist, one), strict=True))
+    return Samples(count, late, total_ns // distances if distances else SAMPLE_NS, at_ns, others) if count else None

@@ -91,12 +91,14 @@ class Thread(NamedTuple):
 class Samples(NamedTuple):
     """Samples of what host code was doing: how many, how many of them were taken too late, and the mean time in ns from
     one to the next of a thread. The ranges made of them begin and end up to so much too early or too late. ``at_ns``
-    has by thread when they were taken, sorted; of equal ones in a row only the first and the last."""
+    has by thread when they were taken, sorted; of equal ones in a row only the first and the last. ``beside`` are lines
+    of the program in which threads that submit nothing worked: begin and end in ns, and name."""
 
     taken: int
     late: int
     every_ns: int
     at_ns: Mapping[int, npt.NDArray[np.int64]] = {}
+    beside: tuple[tuple[int, int, int], ...] = ()
 
 
 class Pause(NamedTuple):
