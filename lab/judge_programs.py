@@ -1,9 +1,9 @@
 """Judges what the diagnosis says of the recordings of watch_programs.py: ``python lab/judge_programs.py OUT [RUN]``.
 
 A row of OUT/judged.csv is one recording: whether the step is the program's own iteration, its time without the recorder
-against the same process's own clock in the pauses (where CUPTI takes of each call) and against a process that nothing
-recorded, launches without a
-record, and the graph against the true one. RUN is a run file that has the costs of the machine.
+against the same process's own clock in the pauses (where CUPTI takes some time of each call) and against a process that
+nothing recorded, launches without a record, and the graph against the true one. RUN is a run file that has the costs of
+the machine.
 """
 
 from __future__ import annotations

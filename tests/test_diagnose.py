@@ -2683,7 +2683,7 @@ def test_a_pause_beside_the_steps_that_is_longer_than_all_of_them_is_told() -> N
         made.runs(1_000_000)
         made.launch(f"other_{other}", 2000)
     (told,) = (one for one in words.findings(diagnosed(made)) if one.rule == "diagnose.before")
-    assert told.title.startswith("Behind the 11 steps the GPU idles longer than in them: 19.0 ms of the last ")
+    assert told.title.startswith("After the 11 steps the GPU idles longer than during them: 19.0 ms of the last ")
 
 
 @pytest.mark.parametrize(("pause_ns", "bound"), [(3_000_000, "host-bound"), (600_000, "launch-bound")])
@@ -2846,7 +2846,46 @@ def test_rare_steps_that_do_other_work_for_long_are_told_apart(others: Sequence[
         assert found.graph is not None
         told = finding(found, "diagnose.other_steps").title
         verb = "does" if len(others) == 1 else "do"
-        assert told.startswith(f"{len(others)} of 99 steps {verb} other work, for {30.3 * len(others):.3g} ms, ")
+        assert told.startswith(f"{len(others)} of 99 steps {verb} other work, {30.3 * len(others):.3g} ms in all, ")
+
+
+def test_rare_steps_that_leave_the_gpu_idle_hide_behind_no_good_verdict() -> None:
+    made = Recorder()
+    for turn in range(400):
+        made.launch("kernel", 2_000_000)
+        if turn % 21 == 20:
+            made.launches(170, 100_000, 2000)
+        made.wait()
+        made.turn()
+    found = diagnosed(made)
+    assert found.idle is not None
+    assert found.idle.idle_s > 0.2 * found.idle.span_s
+    assert finding(found, "diagnose.bound").severity != "good"
+
+
+@pytest.mark.parametrize(("stall_ms", "apart"), [(8, True), (1, False)])
+def test_rare_stalls_are_not_spread_over_all_steps(stall_ms: int, apart: bool) -> None:
+    made = Recorder()
+    for turn in range(300):
+        made.launches(10, 25_000, 2000)
+        made.wait()
+        if turn % 70 == 69:
+            made.runs(stall_ms * 1_000_000)
+        made.turn()
+    found = diagnosed(made)
+    assert found.bound == "launch-bound"
+    assert (found.paused is not None) is apart
+
+
+def test_a_few_steps_of_a_busy_gpu_behind_long_uploads_are_steps() -> None:
+    made = Recorder()
+    for _ in range(20):
+        made.runs(10_000_000)
+        made.launch("upload", 900)
+    for _ in range(4):
+        made.launches(20, 10_000, 300_000)
+        made.wait()
+    assert diagnosed(made).steps is not None
 
 
 @pytest.mark.parametrize(("every", "stalls"), [(3, 0), (10, 29), (50, 5)])

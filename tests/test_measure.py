@@ -403,7 +403,7 @@ def test_axes_stand_for_their_values_in_every_formula() -> None:
     (("kernels.cu:saxpy", "--grid", "n", "--block", "1", *SAXPY), "n is not a number"),
     (("nowhere.cu:saxpy",), "there is no file"),
     (("steps.py::stp",), "did you mean step"),
-    (("steps.py::STEP",), "put the body of the loop into a function of that name"),
+    (("steps.py::STEP",), "did you mean step"),
     (("steps.py::step", "--grid", "1"), "--grid is for kernels"),
     (("steps.py::step", "--bytes", "12*n", "--axis", "count=1"), "12*n is not a number"),
     (("steps.py::step", "--flop", "-1"), "a whole number from 0 on"),

@@ -509,6 +509,18 @@ def test_a_program_that_is_not_python_is_recorded_as_often_as_somebody_asks(plac
         assert watched.end()[0] == -signal.SIGTERM
 
 
+def test_records_of_kernels_begin_while_nobody_launches_if_somebody_asks(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    other = NotPython(Place(tmp_path / "c"))
+    command = ("sh", "-c", f"echo $$ 0; exec {other.program} init paced 100000")
+    with Watched(place, tmp_path, "--dormant", command=command, STAND_IN_SLOW="1", **other.variables) as watched:
+        for number in (1, 2):
+            asked = watched.attach("--for", "0.5s")
+            assert asked.returncode == 0, asked.stderr
+            assert f"{number:06}.rows" in asked.stderr
+        assert watched.end()[0] == -signal.SIGTERM
+
+
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_who_asks_may_stop_asking(place: Place, tmp_path: Path, sign: signal.Signals) -> None:
     with Watched(place, tmp_path, "--dormant") as watched:

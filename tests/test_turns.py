@@ -154,6 +154,20 @@ def test_the_window_in_which_the_loop_turns_is_shown() -> None:
     assert len(one_window(without).work) == 4000
 
 
+@pytest.mark.parametrize(("turns", "shown"), [(5, 100), (60, 60)])
+def test_a_last_window_that_the_programs_end_has_cut_is_not_shown(turns: int, shown: int) -> None:
+    made = Recorder()
+    for _ in range(100):
+        made.launches(20)
+        made.turn()
+    begin_ns = made.now_ns
+    for _ in range(turns):
+        made.launches(20)
+        made.turn()
+    windows = ((0, begin_ns), (begin_ns, 10**15))
+    assert len(one_window(made.trace(windows=windows)).work) == 20 * shown
+
+
 def test_a_window_full_of_an_evaluation_is_not_shown() -> None:
     """The evaluation's loop turns in no other window. The program's loop does."""
     made = Recorder()

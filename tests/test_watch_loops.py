@@ -79,6 +79,23 @@ def test_the_step_is_a_turn_of_the_loop_over_batches(place: Place, tmp_path: Pat
     assert steps.loops[0][1] > 15 * steps.step_s
 
 
+def test_the_loop_of_a_coroutine_that_waits_elsewhere_is_the_step(place: Place, tmp_path: Path, python: str) -> None:
+    text = """
+import asyncio, torch
+
+async def serve():
+    for request in range(120):
+        torch.library.stand_in_now()
+        torch.unlocked.stand_in_steps(1, 7)
+        await asyncio.sleep(0.004)
+
+asyncio.run(serve())
+"""
+    steps = steps_of(recorded(place, python, text, tmp_path, How(stacks=True, whole=True)))
+    assert (steps.found, steps.name) == ("loop", "program.py:5 serve")
+    assert steps.count > 80
+
+
 def test_two_parts_that_each_turn_a_few_times_are_one_step(place: Place, tmp_path: Path, python: str) -> None:
     text = EPOCHS.replace("range(20)", "range(4)").replace("range(6)", "range(30)")
     text = text.replace("\ntrain()", "        torch.library.stand_in_now()\n        torch.steps(1, 2)\n\ntrain()")
@@ -116,7 +133,7 @@ def test_of_a_fast_loop_some_turns_of_each_window_are_noted(place: Place, tmp_pa
     (loop,) = loops_of(one_window(trace))
     assert (loop.cut, len(loop.ends_ns) > 20, set(loop.submits)) == (True, True, {3})
     assert np.count_nonzero(trace.turns["last"]) >= len(trace.windows)
-    stretches = in_pauses(trace, list(trace.pauses), "program.py:4 <module>", 1)
+    stretches = in_pauses(trace, list(trace.pauses), "program.py:4 <module>", 1, stalls=False)
     assert max(map(len, stretches)) > 5
 
 
@@ -126,7 +143,7 @@ def test_without_a_window_the_recording_pauses_by_itself(place: Place, tmp_path:
     lengths_s = [(end - begin) * 1e-9 for begin, end in trace.windows]
     assert lengths_s[0] > 0.75, "it begins with the first kernel"
     assert 0.9 < lengths_s[1] < 1.4, "the second window is twice as long"
-    times_ns = np.concatenate(in_pauses(trace, list(trace.pauses), "program.py:5 <module>", 1))
+    times_ns = np.concatenate(in_pauses(trace, list(trace.pauses), "program.py:5 <module>", 1, stalls=False))
     assert 4e6 < np.median(times_ns) < 40e6, "a turn sleeps 4 ms, on however busy a machine"
 
 

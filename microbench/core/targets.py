@@ -66,9 +66,10 @@ def check_function(wanted: Target) -> None:
     first = wanted.name.partition(".")[0]
     if first not in names and not names & {"*", "__getattr__"}:
         functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        listed = nearest(first, names) or f"it has {', '.join(functions[:MOST_LISTED]) or 'no function'}"
-        next_step = "put the body of the loop into a function of that name" if first == "STEP" else listed
-        raise UsageError(f"there is no {plain(first, 60)} in {plain(wanted.place)}", next_step)
+        listed = f"it has {', '.join(functions[:MOST_LISTED]) or 'no function'}"
+        listed = "put the body of the loop into a function of that name" if first == "STEP" else listed
+        near = nearest(first, names) or nearest(first.lower(), names)
+        raise UsageError(f"there is no {plain(first, 60)} in {plain(wanted.place)}", near or listed)
 
 
 OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {

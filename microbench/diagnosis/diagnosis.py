@@ -278,7 +278,8 @@ def diagnose(
         given = _given(trace, steps, typical, costs, found, step_s, mean_s)
         known = Known(given.step_s, given.step_s, given.step_s)
     elif steps is not None:
-        known = between_windows(whole, trace, steps, _works_s(trace, steps, found) if found is not None else 0.0)
+        works_s = _works_s(trace, steps, found) if found is not None else 0.0
+        known = between_windows(whole, trace, steps, works_s, paused is not None)
     beyond = ELSEWHERE if elsewhere or another_gpu(trace, costs_of) else 0.0
     pauses_s, free = 0.0, None
     if steps is not None and typical is not None:
@@ -509,13 +510,13 @@ def _bound(
 
 def _is_start(trace: Trace, steps: Steps, found: Idle) -> bool:
     """Whether these steps are the program's start. Nobody marked them, and it loads code, or they are one region that
-    holds such loading, or a few repetitions in a small part of the time."""
+    holds such loading, or a few repetitions in a small part of the time that leave the GPU idle."""
     own = any(loop.own and loop.place == steps.name for loop in trace.loops)
     if steps.found == "annotations" or steps.calls_of or own:
         return False
     all_s = (int(trace.work["end_ns"].max()) - int(trace.work["begin_ns"].min())) * 1e-9
     if steps.found == "repetition" and steps.count <= FEW_STEPS and found.span_s < PART * all_s:
-        return True
+        return 2 * found.busy_s < found.span_s
     return _starts(found) or (steps.found == "region" and found.first_use_s > ONCE * found.span_s)
 
 

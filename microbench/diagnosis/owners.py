@@ -141,7 +141,7 @@ WAITS = tuple(
             "a socket or a pipe", "ask for it ahead, from another thread; a server needs more requests",
             (
                 r"(?:[\w.]*\.)?(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select) at ",
-                r"(?!sys\.)[\w.]*\.std(?:in|out|err)\.(?:read|readinto|readline|readlines|write) at ",  # of a child
+                r"[\w.]+\.(?:std(?:out|err)\.(?:read|readinto|readline|readlines)|stdin\.write) at ",  # of a child
                 rf"{BUILT}(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select)\b",
                 PLACE.format("selectors") + r"select$", PLACE.format("ssl") + r"(?:read|recv|recv_into)$",
                 PLACE.format("socket") + r"(?:readinto|accept|create_connection)$",

@@ -14,7 +14,8 @@ from microbench.diagnosis.steps import FEWEST, LIKE, PAUSE_S, REPEATED, Steps, p
 from microbench.traces.trace import Trace
 
 FEW = 0.25  # of the steps, which are not usual
-RARE = 0.05  # of the steps, which do other work, such as an evaluation
+RARE = 0.05  # of the steps, which do other work, such as an evaluation, or pause
+LITTLE, MUCH = 0.05, 0.15  # of all time
 
 
 class Paused(NamedTuple):
@@ -37,8 +38,9 @@ class Paused(NamedTuple):
 
 
 def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused | None]:
-    """The longest run of steps without those that pause, if these are few and hold most of the idle time; else without
-    those that do other work for long, if these are rare and take less than half of the time.
+    """The longest run of steps without those that pause, if these are few and hold most of the idle time, or rare and
+    hold much; else without those that do other work for long, if these are rare, take less than half of the time, and
+    hardly change the share in which the GPU idles.
 
     Steps that submit more or less than the usual one do other work. Those at equal distances belong to the program, if
     the typical step has them, too.
@@ -51,14 +53,14 @@ def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused 
     submits = np.diff(np.searchsorted(np.unique(trace.work["call"]), steps.calls))
     alike = np.abs(submits - np.median(submits)) <= (1 - LIKE) * np.median(submits)
     paused = np.flatnonzero((idle_ns > STANDS_OUT * usual_ns + PAUSE_S * 1e9) & alike)
-    beyond_ns = float((idle_ns[paused] - usual_ns).sum())
+    beyond_ns, lasts_ns = float((idle_ns[paused] - usual_ns).sum()), np.diff(edges_ns)
     apart = 0 < len(paused) <= FEW * steps.count and 2 * beyond_ns > idle_ns.sum()
+    apart |= 0 < len(paused) <= RARE * steps.count and beyond_ns > MUCH * lasts_ns.sum()
     if other := not apart:
-        lasts_ns = np.diff(edges_ns)
-        usual_ns = np.median(lasts_ns)
-        paused = np.flatnonzero((lasts_ns > STANDS_OUT * usual_ns) & ~alike)
-        beyond_ns = float((lasts_ns[paused] - usual_ns).sum())
+        paused = np.flatnonzero((lasts_ns > STANDS_OUT * np.median(lasts_ns)) & ~alike)
+        beyond_ns = float((lasts_ns[paused] - np.median(lasts_ns)).sum())
         apart = 0 < len(paused) <= RARE * steps.count and 2 * beyond_ns < lasts_ns.sum()
+        apart &= bool(idle_ns.sum() / lasts_ns.sum() < usual_ns / np.median(lasts_ns) + LITTLE)
     ends = np.concatenate([[-1], paused, [steps.count]])
     run = int(np.argmax(np.diff(ends)))
     first, last = int(ends[run]) + 1, int(ends[run + 1])

@@ -127,14 +127,18 @@ def _stretches(
 
 def _ends_around(rows: Table, longer: IntArray, turns: Table) -> npt.NDArray[np.bool_]:
     """In which of the longer turns a loop around ends: one that ends once there, and hardly elsewhere."""
-    turns = turns[(turns["thread"] == rows["thread"][0]) & (turns["loop"] != rows["loop"][0])]
-    edges = np.searchsorted(turns["at_ns"], rows["at_ns"])
+    edges_ns = rows["at_ns"]
+    inside = (turns["thread"] == rows["thread"][0]) & (turns["loop"] != rows["loop"][0])
+    inside &= (turns["at_ns"] > edges_ns[0]) & (turns["at_ns"] <= edges_ns[-1])
     ended = np.zeros(len(longer), bool)
-    for loop in np.unique(turns["loop"][edges[0] : edges[-1]]):
-        ends = np.diff(np.append(0, np.cumsum(turns["loop"] == loop))[edges])
-        within = ends[longer]
-        if within.sum() >= MOST_OF * ends.sum() and np.median(within[within > 0]) == 1:
-            ended |= within > 0
+    loops, turn = turns["loop"][inside], np.searchsorted(edges_ns, turns["at_ns"][inside]) - 1
+    place = np.searchsorted(longer, turn)
+    within = np.append(longer, -1)[place] == turn
+    totals = np.bincount(loops, minlength=1)
+    for loop in np.unique(loops[within]):
+        ends = np.bincount(place[within][loops[within] == loop], minlength=len(longer))
+        if ends.sum() >= MOST_OF * totals[loop] and np.median(ends[ends > 0]) == 1:
+            ended |= ends > 0
     return ended
 
 
@@ -287,15 +291,17 @@ def _turns_during(trace: Trace, number: int, times_ns: IntArray) -> bool:
     return bool(len(behind)) and bool(np.median(turns_ns[behind]) <= USUAL * np.quantile(turns_ns, 0.4))
 
 
-def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int, stalls: bool) -> list[npt.NDArray[np.float64]]:
+def in_pauses(
+    trace: Trace, pauses: list[Pause], place: str, every: int, stalls: bool, longest: float = LONGEST
+) -> list[npt.NDArray[np.float64]]:
     """Times in ns of one turn of the loop at a place in pauses of the recording, each the mean of several turns: a
-    multiple of ``every``. Turns much longer than the usual one count if the steps have such ``stalls``, too."""
+    multiple of ``every``. Turns ``longest`` times as long as the usual one count if the steps have ``stalls``, too."""
     found, turns = [], np.sort(trace.turns, order="at_ns")
     numbers = [number for number, loop in enumerate(trace.loops) if loop.place == place]
     for number in numbers[:1]:
         rows = _of_one_thread(trace.turns[trace.turns["loop"] == number])
         turns_ns = np.concatenate([np.empty(0), *(np.diff(one["at_ns"]) for one in _stretches(rows))])
-        longest_ns = LONGEST * float(np.median(turns_ns)) if len(turns_ns) else np.inf
+        longest_ns = longest * float(np.median(turns_ns)) if len(turns_ns) else np.inf
         for pause in pauses:
             inside = rows[(rows["at_ns"] > pause.begin_ns) & (rows["at_ns"] < pause.end_ns)]
             for stretch in _stretches(inside, longest_ns, turns, 1 if stalls else np.inf):

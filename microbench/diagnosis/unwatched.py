@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.diagnosis.recorded import Recorded
+from microbench.diagnosis.recorded import STANDS_OUT, Recorded
 from microbench.diagnosis.steps import Steps
 from microbench.diagnosis.turns import LONGEST, in_pauses
 from microbench.model.constants import Constant, Fit, around, stand_in
@@ -78,11 +78,12 @@ def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Consta
     return costs
 
 
-def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -> Known | None:
+def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float, apart: bool = False) -> Known | None:
     """The time of a step in pauses of the recording, from the turns of the steps' own loop, else from the host's waits;
     None if there are too few, or if they are far below the GPU's work of a step, because the host ran ahead of it.
 
-    In ``window`` the steps show how many waits and calls a step has. Of many pauses the nearest count, because programs
+    In ``window`` the steps show how many waits and calls a step has; with ``apart`` it has others that stand out, which
+    count in no pause either. Of many pauses the nearest count, because programs
     and hosts change with time.
 
     The interval holds nine stretches in ten. A recorder makes no step shorter, so within it the time is at most that of
@@ -96,12 +97,13 @@ def between_windows(whole: Trace, window: Trace, steps: Steps, works_s: float) -
         return int(max(pause.begin_ns - end_ns, begin_ns - pause.end_ns))
 
     times_s, lasts_ns = np.empty(0), np.diff(steps.begins_ns)
-    stalls = bool(lasts_ns.max() > LONGEST * np.median(lasts_ns))
+    longest = STANDS_OUT if apart else LONGEST
+    stalls = bool(lasts_ns.max() > longest * np.median(lasts_ns))
     for number, pause in enumerate(sorted(whole.pauses, key=apart_ns)):
         if number >= NEAREST and len(times_s) >= ENOUGH:
             break
         if steps.found == "loop":
-            times_ns = in_pauses(whole, [pause], steps.name, steps.every, stalls)
+            times_ns = in_pauses(whole, [pause], steps.name, steps.every, stalls, longest)
         else:
             times_ns = _between_waits(whole, [pause], window, steps)
         times_s = np.concatenate([times_s, *(one * 1e-9 for one in times_ns)])

@@ -24,7 +24,7 @@ MOST_CALLS = 100_000
 # Other parts of a trace in which steps are looked for: how many, and how many calls of each; and the share of the calls
 # that a part beside the steps must have.
 MOST_OTHERS, OTHER_CALLS, LEAST_REST = 3, 20_000, 0.25
-QUARTER = 0.25  # of the first window's work: another one has more, or it was cut by the program's end
+QUARTER = 0.25  # of the first window's time: a shorter one may be cut by the program's end
 TENTH = 0.1  # of the most work in a window: with less, loops that turn in another one only prepare
 
 OTHERS = "kernels and copies of other processes on other GPUs"
@@ -121,8 +121,8 @@ def _calls(trace: Trace, first: int, count: int) -> Trace:
 
 
 def _windows(trace: Trace) -> Iterator[Trace]:
-    """The windows of a recording that submit work, most work first; without the first one, if another one has more
-    than a QUARTER of it.
+    """The windows of a recording that submit work, most work first; without the first one, unless all others are
+    short, as one is that the program's end has cut.
 
     Those whose work is submitted while a loop of the program's own turns come before those in which it still begins.
     Last come those in which the program's loop turns and does little: they may be full of an evaluation.
@@ -130,7 +130,9 @@ def _windows(trace: Trace) -> Iterator[Trace]:
     # When its call began; kernels without a call belong to no window.
     owners = np.append(trace.calls["begin_ns"], MAX_TIME_NS)[trace.work["call"]]
     counts = [int(np.count_nonzero((begin_ns <= owners) & (owners < end_ns))) for begin_ns, end_ns in trace.windows]
-    if counts[1:] and max(counts[1:]) > QUARTER * counts[0]:
+    last_ns = int(trace.calls["end_ns"].max(initial=0))
+    lasts_ns = [min(end_ns, last_ns) - begin_ns for begin_ns, end_ns in trace.windows]
+    if any(count and lasts > QUARTER * lasts_ns[0] for count, lasts in zip(counts[1:], lasts_ns[1:], strict=True)):
         counts[0] = 0
     own = [loop for loop in loops_of(trace) if loop.own and len(loop.submits)] if len(counts) > 1 else []
     submits_ns = np.sort(trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])])

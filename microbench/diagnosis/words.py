@@ -532,9 +532,12 @@ def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
     marked = step.found in ("annotations", "region")
     repeats = f"the {as_time(step.watched_s)} that {'is annotated' if marked else 'repeats'}"
     if step.mean != 1:
+        do, does = (
+            ("pause", "pause") if diagnosis.paused is None or not diagnosis.paused.other else ("do other work", "do so")
+        )
         title = (
-            f"{as_time(step.unwatched_s * step.mean)} is taken as the mean of all steps, those that pause included: of "
-            f"that a step that does not pause has {as_time(step.unwatched_s)}"
+            f"{as_time(step.unwatched_s * step.mean)} is taken as the mean of all steps, those that {do} included: of "
+            f"that a step that does not {does} has {as_time(step.unwatched_s)}"
         )
     elif step.holds > 1:
         part = FRACTIONS.get(step.holds, f"1/{step.holds}")
@@ -960,8 +963,7 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Warn of a long time beside the steps in which the GPU does nothing: before its first work, or once later."""
     trace, steps, idle = diagnosis.trace, diagnosis.steps, diagnosis.idle
-    marked = steps is not None and steps.found in ("annotations", "region")
-    if idle is None or marked or diagnosis.paused is not None or diagnosis.bound == "start-up":
+    if idle is None or (steps is not None and steps.found != "repetition") or diagnosis.bound == "start-up":
         return
     first_ns, last_ns = int(trace.work["begin_ns"].min()), int(trace.work["end_ns"].max())
     again = "If that comes again and again, it is what makes the program slow: record several rounds"
@@ -985,8 +987,8 @@ def _before(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield Finding(
             rule="diagnose.before",
             severity="warning",
-            title=f"Behind the {steps.count} steps the GPU idles longer than in them: {as_time(behind_s)} of the last "
-            f"{as_time((last_ns - behind_ns) * 1e-9)}",
+            title=f"After the {steps.count} steps the GPU idles longer than during them: {as_time(behind_s)} of the "
+            f"last {as_time((last_ns - behind_ns) * 1e-9)}",
             text="",
             threshold=f"more than in all steps, and than {round_percent(WARNING)} of the trace",
             advice=again,
@@ -1235,9 +1237,10 @@ def _paused_steps(diagnosis: Diagnosis) -> Iterator[Finding]:
             rule="diagnose.other_steps",
             severity="note",
             title=f"{paused.steps} of {paused.of} steps {'does' if paused.steps == 1 else 'do'} other work, "
-            f"for {as_time(paused.seconds)}, {percent(paused.share)} of the time",
-            text="The other figures are those of the steps that do not.",
-            threshold="a twentieth of the steps or fewer, each over twice as long as the usual one",
+            f"{as_time(paused.seconds)} in all, {percent(paused.share)} of the time",
+            text="The other figures leave these steps out.",
+            threshold="a twentieth of the steps or fewer, each over twice as long as the usual one, in which the GPU "
+            "idles as much",
         )
         return
     yield Finding(
@@ -1246,9 +1249,9 @@ def _paused_steps(diagnosis: Diagnosis) -> Iterator[Finding]:
         title=f"{paused.steps} of {paused.of} steps pause for {as_time(paused.seconds / paused.steps)}, "
         f"{percent(paused.share)} of the time; in the longest the GPU idles most for {said(diagnosis.trace, cause)}"
         + (f": {what}" if what else ""),
-        text="The other figures are those of the steps that do not.",
+        text="The other figures leave these steps out.",
         threshold="a quarter of the steps or fewer, each idle for 1 ms more than twice the usual, hold half of all "
-        "idle time",
+        "idle time, or a twentieth of the steps 15 % of all time",
         advice=helps[:1].upper() + helps[1:] or "Find what these steps do beyond the others",
     )
 

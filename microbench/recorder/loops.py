@@ -1,9 +1,9 @@
 """Notes when each turn of a Python loop ends in which the program submits work, by sys.monitoring (Python 3.12 on).
 
-A thread of its own looks at the stacks of the other threads a few times a second, and asks Python to report the jumps
-in the code that it finds there. Python reports a jump forward once and a jump backward, which ends a turn, each time
-(0.7 us). Of a loop with more than FASTEST turns a second only MOST_TURNS are noted in
-a window, and again each AGAIN_NS in a pause.
+A thread of its own looks at the stacks of the other threads a few times a second, and at some that call CUDA, as those
+of coroutines, which wait elsewhere. It asks Python to report the jumps in the code that it finds there. Python reports
+a jump forward once and a jump backward, which ends a turn, each time (0.7 us). Of a loop with more than FASTEST turns a
+second only MOST_TURNS are noted in a window, and again each AGAIN_NS in a pause.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opcode import opmap
 from typing import Any
 
 from . import cells
-from .sampler import HERE, MOST_FRAMES, THREAD, Places, no_frames
+from .sampler import HERE, THREAD, Places, code_of, no_frames
 
 TOOLS = (4, 3)  # numbers of sys.monitoring that no other tool has reserved
 EVERY_S = 0.05
@@ -50,6 +50,7 @@ class Loops:
         self._loops: dict[tuple[int, int], list[int]] = {}
         self._turns: list[tuple[int, int, int, int]] = []
         self._texts: list[bytes] = []
+        self.calling: list[list[Any]] = []  # the code of stacks that call CUDA, the innermost first
 
     def run(self) -> None:
         """Observe loops from the first launch until ``finish``. What goes wrong ends this and not the program."""
@@ -110,21 +111,21 @@ class Loops:
         for thread, innermost in sys._current_frames().items():
             if thread == own:
                 continue
-            stack: list[Any] = []
-            frame: Any = innermost
-            while frame is not None and len(stack) < MOST_FRAMES:
-                stack.append(frame.f_code)
-                frame = frame.f_back
-            beneath = False
-            for code in reversed(stack):
-                beneath = beneath or code.co_filename.endswith(MODULES)
-                if code.co_filename.startswith(HERE) or len(self._observed) >= MOST_CODE:
-                    continue
-                if id(code) not in self._observed:
-                    self._observed[id(code)] = code
-                    if beneath:
-                        self._beneath.add(id(code))
-                    self._monitoring.set_local_events(self._tool, code, self._monitoring.events.JUMP)
+            self._see(code_of(innermost))
+        while self.calling:
+            self._see(self.calling.pop())
+
+    def _see(self, stack: list[Any]) -> None:
+        beneath = False
+        for code in reversed(stack):
+            beneath = beneath or code.co_filename.endswith(MODULES)
+            if code.co_filename.startswith(HERE) or len(self._observed) >= MOST_CODE:
+                continue
+            if id(code) not in self._observed:
+                self._observed[id(code)] = code
+                if beneath:
+                    self._beneath.add(id(code))
+                self._monitoring.set_local_events(self._tool, code, self._monitoring.events.JUMP)
 
     def _jumped(self, code: Any, offset: int, target: int) -> Any:
         """The program jumps within a function. What goes wrong here must not reach it."""

@@ -902,9 +902,9 @@ static void doze(double seconds) {
  * program, or lost its kernels for good: 8 of 13 programs in 39 000 windows of 2 ms, and none of 13 in 47 000 like this
  * (H200, CUPTI 13.0.85). A thread that enters a call meanwhile waits, for STILL_NS at most. A call of the runtime makes
  * one of the driver. */
-enum { STILL_NS = 5000000, STILL_TRIES = 20 };
+enum { STILL_NS = 5000000, STILL_TRIES = 20, LAST_TRIES = 3 };
 static _Atomic int within; /* how many threads are */
-static atomic_bool held;
+static _Atomic enum { FREE, HELD, ACTING } held;
 static __thread unsigned depth, depth_in; /* of this thread's calls, in that recording */
 
 static void enter(void) {
@@ -912,7 +912,7 @@ static void enter(void) {
     if (depth_in != generation) depth = 0, depth_in = generation;
     if (depth++) return;
     within++;
-    while (held && (!from_ns || monotonic_ns() - from_ns < STILL_NS)) {
+    while (held == ACTING || (held == HELD && (!from_ns || monotonic_ns() - from_ns < STILL_NS))) {
         if (!from_ns) from_ns = monotonic_ns();
         within--;
         sched_yield();
@@ -925,13 +925,17 @@ static void leave(void) {
 }
 
 /* Do something with CUPTI's records while no thread submits. If a thread does not leave its call, it is done anyway. */
-static bool still(bool (*act)(void)) {
-    for (int tries = 1;; tries++) {
+static bool still(bool (*act)(void), int tries) {
+    for (;;) {
         uint64_t from_ns = monotonic_ns();
-        held = true;
+        held = HELD;
         while (within && monotonic_ns() - from_ns < STILL_NS) sched_yield();
-        bool acts = !within || tries == STILL_TRIES, well = acts && act();
-        held = false;
+        bool acts = !within || !--tries, well = false;
+        if (acts) {
+            held = ACTING;
+            well = act();
+        }
+        held = FREE;
         if (acts) return well;
         doze(LOOK_S);
     }
@@ -1086,7 +1090,7 @@ static bool enable(void) {
 /* Begin the next window. Returns false if there is none. The later of two facts with one name counts. */
 static bool begin_window(unsigned number) {
     pthread_mutex_lock(&turns);
-    bool goes_on = !over(number) && !last_window && still(enable);
+    bool goes_on = !over(number) && !last_window && still(enable, STILL_TRIES);
     if (goes_on) {
         before_pause = READ(last_counted);
         launched = finished = nodes = replayed = ran = first_launch = behind_pause = held_ns = 0;
@@ -1130,7 +1134,7 @@ static bool end_records(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number);
     if (goes_on) {
-        still(disable);
+        still(disable, STILL_TRIES);
         give_fact("quiet.%u=%llu", window, (unsigned long long)now_ns());
     }
     pthread_mutex_unlock(&turns);
@@ -1377,11 +1381,15 @@ static bool begin(const char *given_cupti, const char *folder, const char *given
     /* CUPTI serves one subscriber, so another profiler is refused and does not replace the callbacks. */
     if (!succeeded(cupti.subscribe(&subscriber, called, NULL), "cuptiSubscribe")
         || !open_file(folder, given_file, program) || !write_first_cells(version, program)
-        || !succeeded(cupti.register_callbacks(requested, completed), "cuptiActivityRegisterCallbacks") || !enable())
+        || !succeeded(cupti.register_callbacks(requested, completed), "cuptiActivityRegisterCallbacks"))
         return false;
+    last_counted = UINT32_MAX; /* the program may submit already */
     for (size_t api = 0; api < COUNT(APIS); api++)
         for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++)
             if (actions[APIS[api].domain - 1][cbid]) cupti.enable_callback(true, subscriber, APIS[api].domain, cbid);
+    doze(WITHIN_S);
+    if (!still(enable, STILL_TRIES)) return false;
+    last_counted = 0;
     return true;
 }
 
@@ -1443,7 +1451,8 @@ EXPORTED const char *microbench_end(int why) {
     pthread_mutex_lock(&turns);
     if (active && (file >= 0 || why == AFTER_A_FAILURE)) {
         ending = closing = true;
-        if (subscriber) still(disable);
+        if (!last_counted) last_counted = last_call ? last_call : 1; /* nobody notes the calls of what comes later */
+        if (subscriber) still(disable, LAST_TRIES);
         if (why == AT_EXIT || why == AFTER_A_BLOCK) cupti.flush_all(FORCED);
         close_file(why == AFTER_A_FAILURE);
         if (failure && why != AFTER_A_FAILURE) {

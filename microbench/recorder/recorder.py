@@ -128,7 +128,9 @@ class Recorder:
             facts["main_thread"] = main_thread = _main_thread()
             self._library.microbench_asked.argtypes = [ctypes.c_double]
             self._library.microbench_give_samples.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-            self._sampler = Sampler(self._library, self._keeping, self._ahead_ns, self.shared, main_thread)
+            self._sampler = Sampler(
+                self._library, self._keeping, self._ahead_ns, self.shared, main_thread, self._loops.calling
+            )
             self._sampler.begin()
         self._take(_cells(facts))
         start_thread(self._loops.run)

@@ -41,6 +41,7 @@ WRITE_NS = 1_000_000_000
 MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
+MOST_CALLING = 64  # stacks of calls that wait for being looked at; before Python 3.12 nobody does
 MOST_BYTES = 2048  # of instructions before a call in which what it calls is looked for
 NEAR_BYTES = 8192  # from the beginning of a function; columns are found from there on, which takes 0.1 ms for 2 KB
 LOCALS = "<locals>."
@@ -233,6 +234,15 @@ class Places:
         return os.sep.join(file.split(os.sep)[-2:])
 
 
+def code_of(frame: Any) -> list[Any]:
+    """The code of a frame and of those that called it, the innermost first."""
+    code: list[Any] = []
+    while frame is not None and len(code) < MOST_FRAMES:
+        code.append(frame.f_code)
+        frame = frame.f_back
+    return code
+
+
 class Sampler:
     """Makes rows of samples while a window is open, as ``shared`` says. ``ahead_ns`` says how far CUPTI's clock is
     ahead of Unix time, and is asked before each write because clocks drift. Calls of ``library`` give up Python's lock,
@@ -240,8 +250,11 @@ class Sampler:
     ``microbench_answer`` tells that call that its stack is looked at, or has been. After each call that gave up the
     lock, ``microbench_has_lock`` says that this thread has it again."""
 
-    def __init__(self, library: Any, keeping: Any, ahead_ns: Any, shared: Any, main_thread: int) -> None:
-        self._shared, self._main_thread = shared, main_thread
+    def __init__(
+        self, library: Any, keeping: Any, ahead_ns: Any, shared: Any, main_thread: int, calling: list[list[Any]]
+    ) -> None:
+        self._shared, self._main_thread, self._calling = shared, main_thread, calling
+        self._called: set[int] = set()  # stacks of calls that have asked
         self._asked, self._write = library.microbench_asked, library.microbench_give_samples
         self._has_lock, self._answer = keeping.microbench_has_lock, keeping.microbench_answer
         self._lock_given, self._waits_for_lock = keeping.microbench_lock_given, keeping.microbench_waits_for_lock
@@ -404,6 +417,9 @@ class Sampler:
             frame = sys._current_frames().get(thread)
             self._shared.no_python = frame is None
             key, _ = self._stack(frame)
+            if key not in self._called and len(self._calling) < MOST_CALLING:
+                self._called.add(key)
+                self._calling.append(code_of(frame))
             if self._answer(1) and key:
                 self._cells.append(cells.called_from(thread & THREAD, key, at_ns))
 

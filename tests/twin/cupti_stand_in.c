@@ -168,12 +168,13 @@ int cuptiActivityFlushPeriod(uint32_t ms) {
 }
 
 void stand_in_steps(int, int);
+void stand_in_kinds(void);
 
 /* Until STAND_IN_LATE ms after the subscription no buffer is delivered, as long as it is not full. With STAND_IN_BUSY other
  * threads of the program launch meanwhile. */
 int cuptiActivityFlushAll(uint32_t forced) {
     struct timespec time;
-    if (getenv("STAND_IN_BUSY")) stand_in_steps(2, 3);
+    if (getenv("STAND_IN_BUSY")) stand_in_steps(2, 3), stand_in_kinds();
     clock_gettime(CLOCK_MONOTONIC, &time);
     if (time.tv_sec * 1000ull + time.tv_nsec / 1000000 < subscribed_ms + asked("STAND_IN_LATE", 0)) return OK;
     pthread_mutex_lock(&one);
