@@ -455,8 +455,6 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
         title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
-    if paused and not paused.other:
-        title += f", but {paused.steps} of {paused.of} steps pause"
     if any(check.name == HELD for check in diagnosis.health):
         title += ", and work waits in its queue meanwhile"
     blockers = diagnosis.recorded.blockers if diagnosis.recorded is not None else ()
@@ -469,6 +467,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         if what == OWN_WORK and (builds_s := each(diagnosis, built_s(diagnosis)[0])) > own_s / 2:
             what, own_s = BUILDS, builds_s
         title += f", because {what} takes {as_time(each(diagnosis, own_s) if waits else own_s)} of it"
+    if paused and not paused.other:
+        title += f", but {paused.steps} of {paused.of} steps pause"
     yield Finding(
         rule="diagnose.bound",
         severity=severity,
