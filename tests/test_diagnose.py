@@ -2830,7 +2830,7 @@ def test_a_few_repetitions_in_a_small_part_of_the_time_are_no_steps(rest_ms: int
     ((20, 45, 70, 95), 30, True), ((50,), 300, False), ((20, 30, 45, 50, 70, 81), 30, False),
 ], ids=["once", "twice", "short", "regular", "most of the time", "not rare"])  # fmt: skip
 def test_rare_steps_that_do_other_work_for_long_are_told_apart(others: Sequence[int], ms: int, apart: bool) -> None:
-    """An evaluation belongs to no step, also if it comes regularly."""
+    """An evaluation is left out of the step, also where it comes regularly."""
     made = Recorder()
     for step in made.steps(101):
         made.launches(20, 100_000, 3000)
@@ -2890,7 +2890,7 @@ def test_a_few_steps_of_a_busy_gpu_behind_long_uploads_are_steps() -> None:
 
 @pytest.mark.parametrize(("every", "stalls"), [(3, 0), (10, 29), (50, 5)])
 def test_a_stall_in_some_turns_of_a_loop_is_the_first_that_is_said(every: int, stalls: int) -> None:
-    """It is part of the mean step if it is frequent, and else told apart."""
+    """A frequent stall is part of the mean step, and a rare one is told apart."""
     made, turns = Recorder(), 300
     for turn in range(turns):
         for _ in range(10):

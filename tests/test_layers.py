@@ -43,7 +43,7 @@ LINES = {
     "core": 1601,  # async functions and generators are run; a step that is no function yet
     "analysis": 1455,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1782,  # says that it needs Numba
-    "recorder": 1807,  # who waits for the lock; opens no file while a program runs; Python joins CUDA; signals once
+    "recorder": 1808,  # who waits for the lock; opens no file while a program runs; Python joins CUDA; signals once
     "gpu": 8562,  # CuTe DSL and TileLang
     "meter": 951,
     "experiments": 10258,  # compilers have bounded memory; green contexts; device launches and priorities in graphs
@@ -54,7 +54,7 @@ LINES = {
     "explain": 6403,  # functions have ceilings as kernels do; constants for libraries; many small copies
     "archive": 1859,
     "traces": 3639,  # bytes of collectives; calls inside others
-    "diagnosis": 9400,  # rare steps with other work; made code; what copies bring; what changed; pauses; late ranks
+    "diagnosis": 9401,  # rare steps with other work; made code; what copies bring; what changed; pauses; late ranks
     "session": 2123,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8180,  # counts and what changed, as a screen, Markdown and metrics; kernels and blockers as JSON
     "fleet": 3530,  # TLS is refused in words; what workers return is checked; JSON; windows of long watches

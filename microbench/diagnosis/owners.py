@@ -264,12 +264,14 @@ def awaits(owner: str) -> bool:
 
 
 def meanwhile(trace: Trace, owner: str, begin_ns: int, end_ns: int) -> tuple[str, float]:
-    """The line in which a thread that submits nothing works most while others wait for a lock or a queue, between two
-    times, and the share of that wait; "" where samples find none, or the owner is no such wait."""
+    """Where another thread works while threads that submit wait for a lock or a queue: its line, and for what share of
+    that wait, between two times in ns. The line is "" where samples find none, or the owner is no such wait."""
     if owner != FOR_OTHERS or trace.samples is None or not trace.samples.beside:
         return "", 0.0
     waiting = np.array([_waits(name) == owner for name in trace.names] + [False])[trace.ranges["name"]]
     waits = trace.ranges[waiting & (trace.ranges["end_ns"] > begin_ns) & (trace.ranges["begin_ns"] < end_ns)]
+    if not len(waits):
+        return "", 0.0
     edges = np.concatenate([waits["begin_ns"], waits["end_ns"]]).clip(begin_ns, end_ns).astype(np.int64)
     order = np.argsort(edges, kind="stable")
     depth = np.cumsum(np.repeat([1, -1], len(waits))[order])

@@ -38,12 +38,11 @@ class Paused(NamedTuple):
 
 
 def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused | None]:
-    """The longest run of steps without those that pause, if these are few and hold most of the idle time, or rare and
-    hold much; else without those that do other work for long, if these are rare, take less than half of the time, and
-    hardly change the share in which the GPU idles.
+    """Leave out the steps that pause, or that do rare other work: the longest run of steps between them.
 
-    Steps that submit more or less than the usual one do other work. Those at equal distances belong to the program, if
-    the typical step has them, too.
+    Steps pause apart if they are few and hold most of the idle time, or rare and hold much. Steps that submit more or
+    less than the usual one do other work. They are left out if they are rare, take less than half of the time, and
+    hardly change the share in which the GPU idles. Many steps at equal distances belong to the program.
     """
     edges_ns = steps.begins_ns
     gaps = gaps_of(trace.work, device, int(edges_ns[0]), int(edges_ns[-1]))
@@ -75,7 +74,7 @@ def usual_steps(trace: Trace, steps: Steps, device: int) -> tuple[Steps, Paused 
 
 
 def _periodic(paused: npt.NDArray[np.intp], count: int) -> bool:
-    """Whether the steps at these places come at equal distances, through all of the steps, and are not few."""
+    """Whether these steps are many, and come at equal distances from the first to the last step."""
     apart = np.diff(paused)
     if len(paused) < FEWEST:
         return False

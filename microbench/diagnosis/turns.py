@@ -126,7 +126,7 @@ def _stretches(
 
 
 def _ends_around(rows: Table, longer: IntArray, turns: Table) -> npt.NDArray[np.bool_]:
-    """In which of the longer turns a loop around ends: one that ends once there, and hardly elsewhere."""
+    """Which of the longer turns hold the end of an enclosing loop: one that ends once in them, and hardly elsewhere."""
     edges_ns = rows["at_ns"]
     inside = (turns["thread"] == rows["thread"][0]) & (turns["loop"] != rows["loop"][0])
     inside &= (turns["at_ns"] > edges_ns[0]) & (turns["at_ns"] <= edges_ns[-1])

@@ -275,7 +275,7 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> tuple[str, str]:
 
 
 def _meanwhile(diagnosis: Diagnosis, owner: Owner) -> str:
-    """Where another thread works while the owner waits for it."""
+    """Words for the line where another thread works during this wait; "" if there is none."""
     other, share = meanwhile(diagnosis.trace, owner.name, *window_of(diagnosis.trace, diagnosis.steps))
     return f"; meanwhile another thread is at {plain(other, LONGEST_NAME)}" if share > MEANWHILE else ""
 

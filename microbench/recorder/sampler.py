@@ -235,7 +235,7 @@ class Places:
 
 
 def code_of(frame: Any) -> list[Any]:
-    """The code of a frame and of those that called it, the innermost first."""
+    """The code of a frame and of all frames that called it, from the innermost to the outermost."""
     code: list[Any] = []
     while frame is not None and len(code) < MOST_FRAMES:
         code.append(frame.f_code)
@@ -248,7 +248,8 @@ class Sampler:
     ahead of Unix time, and is asked before each write because clocks drift. Calls of ``library`` give up Python's lock,
     those of ``keeping`` keep it. ``microbench_asked`` waits for a call of CUDA that asks which line makes it, and
     ``microbench_answer`` tells that call that its stack is looked at, or has been. After each call that gave up the
-    lock, ``microbench_has_lock`` says that this thread has it again."""
+    lock, ``microbench_has_lock`` says that this thread has it again. ``calling`` gets the code of new
+    stacks that ask."""
 
     def __init__(
         self, library: Any, keeping: Any, ahead_ns: Any, shared: Any, main_thread: int, calling: list[list[Any]]

@@ -530,7 +530,7 @@ class _Reader:
         return self._collector.name(words + line) if line else NONE
 
     def _working_line(self, key: int) -> int:
-        """The same; NONE also where the thread waits for others."""
+        """The place of the name of the line in which a thread works; NONE where it waits for other threads."""
         functions = self._texts.lines.get(key, Stack("")).functions
         return NONE if functions and IDLE.search(functions[-1]) else self._named_line(key)
 
